@@ -1,0 +1,1 @@
+//! Ranks talking: the Communicator and its backends

@@ -1,0 +1,1 @@
+//! Rows in: Criteo TSV, CSV, Parquet, synthetic worlds, transforms, the packed format

@@ -1,0 +1,1 @@
+//! The whole model, forward, backward and updates, in one plain file; for tests only

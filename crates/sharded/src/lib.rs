@@ -1,0 +1,1 @@
+//! Where placement meets ranks: exchange, lookup, gradient push

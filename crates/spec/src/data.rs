@@ -1,0 +1,191 @@
+//! What the data is: where columns play which role, how raw values become model inputs, how rows are split.
+
+use serde::{Deserialize, Serialize};
+
+use crate::world::WorldSpec;
+
+/// Everything about the input that changes results. Paths are not here: they stand in `process`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataSpec {
+    /// The form of the input.
+    pub source: SourceSpec,
+    /// Which columns play which role; for Criteo and synthetic data filled in by the checker.
+    pub columns: Columns,
+    /// How rows become train, valid and test.
+    pub split: SplitSpec,
+    /// What a row that cannot be read does.
+    pub bad_rows: BadRows,
+    /// Visit packed blocks, and rows inside a block, in a seeded order that differs per epoch.
+    pub shuffle: bool,
+}
+
+/// The form of the input.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum SourceSpec {
+    /// The seeded world of `data::world`; needs no files.
+    Synthetic(WorldSpec),
+    /// Tab-separated label, 13 integers, 26 hexadecimal ids; no header. Plain, gzip or zstd.
+    CriteoTsv,
+    /// Text with a header line. Plain, gzip or zstd.
+    Csv {
+        /// Field separator, one ASCII character.
+        delimiter: char,
+    },
+    /// Parquet.
+    Parquet,
+}
+
+/// Columns by role.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Columns {
+    /// One per task, in task order.
+    pub labels: Vec<LabelColumn>,
+    /// Dense inputs, in order.
+    pub dense: Vec<DenseColumn>,
+    /// Sparse features, in order.
+    pub sparse: Vec<SparseColumn>,
+    /// Weight of a sample in the loss.
+    pub sample_weight: Option<String>,
+    /// Event time: an integer.
+    pub time: Option<String>,
+    /// Group for GAUC; any value, hashed.
+    pub group: Option<String>,
+    /// Segment for calibration by segment; any value, numbered in order of appearance, at most 4096.
+    pub segment: Option<String>,
+}
+
+/// A label column.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LabelColumn {
+    /// Column name, and the task's.
+    pub name: String,
+    /// The label is 1 where the raw value is at least this; without it, the raw value must be 0 or 1.
+    pub at_least: Option<f64>,
+}
+
+/// A dense column and its transforms, applied in order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DenseColumn {
+    /// Column name.
+    pub name: String,
+    /// What an empty value counts as, before the transforms.
+    pub missing: f32,
+    /// Applied in order.
+    pub transforms: Vec<DenseTransform>,
+}
+
+/// One dense transform.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum DenseTransform {
+    /// `ln(1 + max(x, 0))`.
+    Log1p,
+    /// Into `[min, max]`.
+    Clip {
+        /// Lower end.
+        min: f32,
+        /// Upper end.
+        max: f32,
+    },
+    /// `(x - mean) / deviation`, both measured on the training split by `prep` and kept with the transforms.
+    Standardise,
+}
+
+/// A sparse column: which feature it feeds and how a raw id becomes a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SparseColumn {
+    /// Column name, and the feature's.
+    pub name: String,
+    /// One id or several.
+    pub shape: BagShape,
+    /// At most this many ids of a bag are kept, the first ones.
+    pub bag_max: usize,
+    /// How an id becomes a row.
+    pub map: IdMap,
+    /// Rows of the feature's table, for maps that need it.
+    pub row_count: u64,
+    /// A column of per-id weights with the same lengths, for weighted pooling.
+    pub weights: Option<String>,
+}
+
+/// How many ids a cell holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum BagShape {
+    /// One id; an empty cell is an empty bag unless the map gives it a row.
+    One,
+    /// Several: a Parquet list, or text cut at the separator.
+    List {
+        /// One ASCII character; for text only.
+        separator: char,
+    },
+}
+
+/// How a raw id becomes a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum IdMap {
+    /// The id is the row; one beyond the table is a bad row.
+    Direct,
+    /// `hash(salt, id) % rows`.
+    Hash {
+        /// Tells features apart that share a table; part of the fingerprint.
+        salt: u64,
+    },
+    /// Ids seen at least `min_count` times in the training split get rows 1, 2, ... by falling count then by
+    /// id; all others share row 0.
+    Vocabulary {
+        /// Below this, the shared row.
+        min_count: u64,
+    },
+    /// A number becomes the index of its bucket: how many boundaries are at or below it.
+    Bucketise {
+        /// Rising.
+        boundaries: Vec<f64>,
+    },
+}
+
+/// How rows become train, valid and test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum SplitSpec {
+    /// All rows of `process.data.train` train; `valid` and `test` come from their own files, if any.
+    ByFile,
+    /// The last shares of the rows, in file order.
+    ByRow {
+        /// Share of rows for validation, taken before the test rows.
+        valid: f64,
+        /// Share of rows for the test, at the end.
+        test: f64,
+    },
+    /// Rows at or after a time.
+    ByTime {
+        /// First time of validation.
+        valid_from: i64,
+        /// First time of the test.
+        test_from: i64,
+    },
+    /// By hash of a column, so that a user is in one split only.
+    ByHash {
+        /// The column.
+        column: String,
+        /// Share for validation.
+        valid: f64,
+        /// Share for the test.
+        test: f64,
+    },
+}
+
+/// What a row that cannot be read does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum BadRows {
+    /// Ends the run, naming file, line, column and value.
+    Fail,
+    /// Is counted and left out; more than `rows_max` of them end the run.
+    Skip {
+        /// The limit.
+        rows_max: u64,
+    },
+}

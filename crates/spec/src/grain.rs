@@ -1,0 +1,71 @@
+//! Grains: how a batch is cut so that no result depends on the number of ranks.
+//!
+//! The global batch is cut into a power-of-two number of grains of nearly equal size. Dense work runs grain
+//! by grain, and sums over samples are formed inside a grain in sample order, then over grains along a fixed
+//! binary tree. A rank owns an aligned run of grains, so what it sums alone is a node of that tree:
+//!
+//! ```text
+//!   grains   0   1   2   3   4   5   6   7          one rank: the whole tree
+//!            └─┬─┘   └─┬─┘   └─┬─┘   └─┬─┘          two ranks: {0..4} and {4..8}, each a subtree,
+//!              └───┬───┘       └───┬───┘                       and one addition between them
+//!                  └───────┬───────┘
+//! ```
+//!
+//! A grain holds at most [`GRAIN_SAMPLES_MAX`] samples: the inner dimension of a weight-gradient product then
+//! fits in registers and cache, and adding a grain to its left neighbour costs no extra pass over memory.
+
+use std::ops::Range;
+
+/// The most samples that a grain holds when the number of grains is chosen for the user.
+pub const GRAIN_SAMPLES_MAX: usize = 256;
+
+/// The fewest grains chosen for the user, and so the most ranks a small batch can be spread over.
+pub const GRAIN_COUNT_MIN: usize = 8;
+
+/// The cut of a batch into grains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grains {
+    count: usize,
+}
+
+impl Grains {
+    /// `count` grains.
+    ///
+    /// # Panics
+    /// If `count` is not a power of two.
+    pub fn new(count: usize) -> Grains {
+        assert!(count.is_power_of_two(), "{count} grains are not a power of two");
+        Grains { count }
+    }
+
+    /// The number of grains for a batch when the job does not say.
+    pub fn for_batch(batch_size: usize) -> Grains {
+        Grains::new(batch_size.div_ceil(GRAIN_SAMPLES_MAX).next_power_of_two().max(GRAIN_COUNT_MIN))
+    }
+
+    /// How many grains.
+    pub fn count(self) -> usize {
+        self.count
+    }
+
+    /// The samples of one grain in a batch of `sample_count` (which may be short at the end of the data).
+    pub fn samples(self, sample_count: usize, grain: usize) -> Range<usize> {
+        sample_count * grain / self.count..sample_count * (grain + 1) / self.count
+    }
+
+    /// The grains of a rank.
+    ///
+    /// # Panics
+    /// If `rank_count` does not divide the number of grains.
+    pub fn of_rank(self, rank: usize, rank_count: usize) -> Range<usize> {
+        assert!(self.count.is_multiple_of(rank_count), "{rank_count} ranks do not divide {} grains", self.count);
+        let each = self.count / rank_count;
+        rank * each..(rank + 1) * each
+    }
+
+    /// The samples of a rank.
+    pub fn samples_of_rank(self, sample_count: usize, rank: usize, rank_count: usize) -> Range<usize> {
+        let grains = self.of_rank(rank, rank_count);
+        sample_count * grains.start / self.count..sample_count * grains.end / self.count
+    }
+}

@@ -1,0 +1,20 @@
+//! The words of Campanile: the jagged [`Batch`], the model description, optimizers, and the checked job.
+//!
+//! Everyone but `kernels` speaks them. There is no I/O here, no thread, no clock, no randomness and no
+//! `unsafe`: a value of this crate is a plain fact that every rank can hold and compare.
+
+pub mod batch;
+pub mod config;
+pub mod data;
+pub mod grain;
+pub mod model;
+pub mod optimizer;
+pub mod world;
+
+pub use batch::{Bags, BagsError, Batch, FeatureBags};
+pub use grain::Grains;
+pub use model::{
+    CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit,
+    TableId, TableSpec, TaskSpec,
+};
+pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};

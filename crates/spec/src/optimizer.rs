@@ -1,0 +1,178 @@
+//! How weights move: optimizers and learning-rate schedules, with their formulas.
+//!
+//! `g` is the gradient of the mean loss over the global batch, merged over duplicates of a row, with
+//! `g += l2 * w` first. All formulas are applied exactly once per row and step. `t` counts steps from 1.
+
+use serde::{Deserialize, Serialize};
+
+/// How a table's rows move. The state kept per row follows from the choice.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum SparseOptimizer {
+    /// `w -= lr * g`. No state.
+    Sgd,
+    /// `s += g*g; w -= lr * g / (sqrt(s) + epsilon)`. One float per element.
+    Adagrad {
+        /// Added to the root.
+        epsilon: f32,
+        /// First value of `s`.
+        initial: f32,
+    },
+    /// `s += mean(g*g); w -= lr / (sqrt(s) + epsilon) * g`. One float per row.
+    RowwiseAdagrad {
+        /// Added to the root.
+        epsilon: f32,
+        /// First value of `s`.
+        initial: f32,
+    },
+    /// `m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g; w -= lr * m/(1-b1^t) / (sqrt(v/(1-b2^t)) + epsilon)`.
+    /// Two floats per element; rows that a step does not touch keep their state.
+    Adam {
+        /// Decay of `m`.
+        beta1: f32,
+        /// Decay of `v`.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+    },
+    /// Adam with one `v` per row, fed with `mean(g*g)`.
+    RowwiseAdam {
+        /// Decay of `m`.
+        beta1: f32,
+        /// Decay of `v`.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+    },
+    /// FTRL-proximal with `alpha = lr`: `sigma = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - sigma*w; n += g*g;`
+    /// `w = 0 where |z| <= l1, else -(z - sign(z)*l1) / ((beta + sqrt(n)) / lr + l2)`. Two floats per element.
+    /// Its own `l2` is proximal; the general `l2` must be 0.
+    Ftrl {
+        /// Smooths the first steps.
+        beta: f32,
+        /// Drives small weights to exact zero.
+        l1: f32,
+        /// Shrinks weights.
+        l2: f32,
+    },
+}
+
+/// How dense weights move.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum DenseOptimizer {
+    /// `u = momentum*u + g; w -= lr * u`.
+    Sgd {
+        /// 0 keeps no state.
+        momentum: f32,
+    },
+    /// `s += g*g; w -= lr * g / (sqrt(s) + epsilon)`.
+    Adagrad {
+        /// Added to the root.
+        epsilon: f32,
+        /// First value of `s`.
+        initial: f32,
+    },
+    /// As the sparse Adam.
+    Adam {
+        /// Decay of `m`.
+        beta1: f32,
+        /// Decay of `v`.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+    },
+    /// Adam with decoupled decay: `w -= lr * decay * w` first.
+    Adamw {
+        /// Decay of `m`.
+        beta1: f32,
+        /// Decay of `v`.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// Decoupled decay.
+        decay: f32,
+    },
+}
+
+/// A learning rate and how it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LearningRate {
+    /// The peak.
+    pub base: f32,
+    /// The course.
+    pub schedule: Schedule,
+}
+
+/// The course of a learning rate over steps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum Schedule {
+    /// Always the base.
+    Constant,
+    /// MLPerf DLRM: linear up over `warmup_steps`, flat, then from `decay_start` over `decay_steps` down with
+    /// the given power, and `end_factor` of the base at the end and after.
+    WarmupPolynomial {
+        /// Steps up to the base.
+        warmup_steps: u64,
+        /// First step of the decay.
+        decay_start: u64,
+        /// Length of the decay.
+        decay_steps: u64,
+        /// 2 in MLPerf.
+        power: f32,
+        /// What is left at the end, as a share of the base.
+        end_factor: f32,
+    },
+    /// Linear up over `warmup_steps`, then half a cosine down to `end_factor` at `total_steps`.
+    Cosine {
+        /// Steps up to the base.
+        warmup_steps: u64,
+        /// Where the cosine ends.
+        total_steps: u64,
+        /// What is left at the end, as a share of the base.
+        end_factor: f32,
+    },
+}
+
+impl LearningRate {
+    /// The rate of step `step`, counted from 0.
+    pub fn at(&self, step: u64) -> f32 {
+        let warm = |warmup: u64| if step < warmup { (step + 1) as f64 / warmup as f64 } else { 1.0 };
+        let share = |from: u64, length: u64| {
+            if step < from {
+                0.0
+            } else if length == 0 {
+                1.0
+            } else {
+                ((step - from) as f64 / length as f64).min(1.0)
+            }
+        };
+        let factor = match self.schedule {
+            Schedule::Constant => 1.0,
+            Schedule::WarmupPolynomial { warmup_steps, decay_start, decay_steps, power, end_factor } => {
+                let left = (1.0 - share(decay_start, decay_steps)).powf(f64::from(power));
+                warm(warmup_steps) * (f64::from(end_factor) + (1.0 - f64::from(end_factor)) * left)
+            }
+            Schedule::Cosine { warmup_steps, total_steps, end_factor } => {
+                let done = share(warmup_steps, total_steps.saturating_sub(warmup_steps));
+                let left = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
+                warm(warmup_steps) * (f64::from(end_factor) + (1.0 - f64::from(end_factor)) * left)
+            }
+        };
+        (f64::from(self.base) * factor) as f32
+    }
+}
+
+impl SparseOptimizer {
+    /// Floats of state per row of `dim` elements.
+    pub fn state_floats(&self, dim: usize) -> usize {
+        match self {
+            SparseOptimizer::Sgd => 0,
+            SparseOptimizer::Adagrad { .. } => dim,
+            SparseOptimizer::RowwiseAdagrad { .. } => 1,
+            SparseOptimizer::Adam { .. } | SparseOptimizer::Ftrl { .. } => 2 * dim,
+            SparseOptimizer::RowwiseAdam { .. } => dim + 1,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The loop: step, evaluation, metrics, resume
