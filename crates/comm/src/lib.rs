@@ -1,1 +1,10 @@
-//! Ranks talking: the Communicator and its backends
+//! Ranks talking: the [`Communicator`] and its backends.
+//!
+//! This room moves bytes between ranks and knows no tables. Only it will link MPI, and it builds without it.
+
+pub mod buffer;
+pub mod communicator;
+pub mod threads;
+
+pub use buffer::Buffer;
+pub use communicator::{CommError, Communicator, Pending};

@@ -1,0 +1,119 @@
+//! What ranks can do together.
+
+use thiserror::Error;
+
+use crate::Buffer;
+
+/// Why ranks could not move data together.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CommError {
+    /// A rank ended while others waited for it.
+    #[error("rank {rank} ended before the others")]
+    RankLeft {
+        /// Who.
+        rank: usize,
+    },
+    /// A rank gave up, and said why; every rank returns the same error.
+    #[error("rank {rank}: {message}")]
+    RankFailed {
+        /// The first rank, by number, that gave up.
+        rank: usize,
+        /// Its reason.
+        message: String,
+    },
+}
+
+/// A started exchange; [`Pending::wait`] ends it. It owns the sent buffers, so that the caller can compute
+/// meanwhile and cannot touch them.
+#[must_use = "an exchange that is not waited for leaves the other ranks without an answer"]
+pub struct Pending<'a>(Box<dyn FnOnce() -> Result<Vec<Buffer>, CommError> + 'a>);
+
+impl<'a> Pending<'a> {
+    /// An exchange that `finish` completes.
+    pub fn new(finish: impl FnOnce() -> Result<Vec<Buffer>, CommError> + 'a) -> Pending<'a> {
+        Pending(Box::new(finish))
+    }
+
+    /// Waits for all parts. Part `s` of the answer is what rank `s` sent to this one.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn wait(self) -> Result<Vec<Buffer>, CommError> {
+        (self.0)()
+    }
+}
+
+/// A group of ranks that move data together.
+///
+/// Every method is *collective*: all ranks of the group call the same methods in the same order. A rank that
+/// must give up says so with [`Communicator::agree`]; it never just returns between two collectives, for the
+/// others would wait for it (a rank that ends all the same is noticed: [`CommError::RankLeft`]).
+pub trait Communicator: Send {
+    /// This rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many ranks.
+    fn rank_count(&self) -> usize;
+
+    /// Starts to send part `r` of `send` to rank `r`.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    ///
+    /// # Panics
+    /// If there is not one part per rank.
+    fn start_all_to_all(&self, send: Vec<Buffer>) -> Result<Pending<'_>, CommError>;
+
+    /// The sub-group of the ranks that pass the same `color`, in the order of their ranks here.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn split(&self, color: u32) -> Result<Box<dyn Communicator>, CommError>;
+
+    /// Sends part `r` to rank `r` and waits for what every rank sent here.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn all_to_all(&self, send: Vec<Buffer>) -> Result<Vec<Buffer>, CommError> {
+        self.start_all_to_all(send)?.wait()
+    }
+
+    /// Gives every rank the part of every rank.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn all_gather(&self, part: Buffer) -> Result<Vec<Buffer>, CommError> {
+        self.all_to_all(vec![part; self.rank_count()])
+    }
+
+    /// Gives `root` the part of every rank; the others get empty parts.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn gather(&self, root: usize, part: Buffer) -> Result<Vec<Buffer>, CommError> {
+        let mut parts = vec![Buffer::new(); self.rank_count()];
+        parts[root] = part;
+        self.all_to_all(parts)
+    }
+
+    /// How a stage fails together: every rank says how it fared, and all return the first failure, if any.
+    ///
+    /// # Errors
+    /// [`CommError::RankFailed`] with the message of the lowest failing rank, on all ranks.
+    fn agree(&self, outcome: Result<(), String>) -> Result<(), CommError> {
+        if self.rank_count() == 1 {
+            return outcome.map_err(|message| CommError::RankFailed { rank: 0, message });
+        }
+        let words = match &outcome {
+            Ok(()) => Buffer::new(),
+            Err(message) => Buffer::of(format!("!{message}").as_bytes()),
+        };
+        for (rank, words) in self.all_gather(words)?.iter().enumerate() {
+            if !words.is_empty() {
+                let message = String::from_utf8_lossy(&words.bytes()[1..]).into_owned();
+                return Err(CommError::RankFailed { rank, message });
+            }
+        }
+        Ok(())
+    }
+}
