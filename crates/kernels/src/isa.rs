@@ -31,7 +31,11 @@ impl Isa {
     /// Every level that this processor has, slowest first.
     pub fn all() -> Vec<Isa> {
         let best = Isa::detect().0;
-        [Level::Scalar, Level::Avx2, Level::Avx512, Level::Amx].into_iter().filter(|l| *l <= best).map(Isa).collect()
+        [Level::Scalar, Level::Avx2, Level::Avx512, Level::Amx]
+            .into_iter()
+            .filter(|l| *l <= best)
+            .map(Isa)
+            .collect()
     }
 
     /// The level it proves.
@@ -52,7 +56,9 @@ fn best_level() -> Level {
 
 #[cfg(target_arch = "x86_64")]
 fn best_level() -> Level {
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
     let avx512 = avx2
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")

@@ -5,5 +5,11 @@
 //! differ.
 
 pub mod isa;
+pub mod matrix;
+
+pub mod cross;
+pub mod elementwise;
+pub mod gemm;
+pub mod interact;
 
 pub use isa::Isa;
