@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::world::WorldSpec;
+use crate::{config::keys::choice, world::WorldSpec};
 
 /// Everything about the input that changes results. Paths are not here: they stand in `process`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,21 +75,22 @@ pub struct DenseColumn {
     pub transforms: Vec<DenseTransform>,
 }
 
-/// One dense transform.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum DenseTransform {
-    /// `ln(1 + max(x, 0))`.
-    Log1p,
-    /// Into `[min, max]`.
-    Clip {
-        /// Lower end.
-        min: f32,
-        /// Upper end.
-        max: f32,
-    },
-    /// `(x - mean) / deviation`, both measured on the training split by `prep` and kept with the transforms.
-    Standardise,
+choice! {
+    derive(Copy)
+    /// One dense transform.
+    pub enum DenseTransform {
+        /// `ln(1 + max(x, 0))`.
+        Log1p,
+        /// Into `[min, max]`.
+        Clip {
+            /// Lower end.
+            min: f32,
+            /// Upper end.
+            max: f32,
+        },
+        /// `(x - mean) / deviation`, both measured on the training split by `prep` and kept with the transforms.
+        Standardise,
+    }
 }
 
 /// A sparse column: which feature it feeds and how a raw id becomes a row.
@@ -122,70 +123,83 @@ pub enum BagShape {
     },
 }
 
-/// How a raw id becomes a row.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum IdMap {
-    /// The id is the row; one beyond the table is a bad row.
-    Direct,
-    /// `hash(salt, id) % rows`.
-    Hash {
-        /// Tells features apart that share a table; part of the fingerprint.
-        salt: u64,
-    },
-    /// Ids seen at least `min_count` times in the training split get rows 1, 2, ... by falling count then by
-    /// id; all others share row 0.
-    Vocabulary {
-        /// Below this, the shared row.
-        min_count: u64,
-    },
-    /// A number becomes the index of its bucket: how many boundaries are at or below it.
-    Bucketise {
-        /// Rising.
-        boundaries: Vec<f64>,
-    },
+choice! {
+    /// How a raw id becomes a row.
+    pub enum IdMap {
+        /// The id is the row; one beyond the table is a bad row.
+        Direct,
+        /// `hash(salt, id) % rows`.
+        Hash {
+            /// Tells features apart that share a table; part of the fingerprint.
+            salt: u64 = 0,
+        },
+        /// Ids seen at least `min_count` times in the training split get rows 1, 2, ... by falling count then by
+        /// id; all others share row 0.
+        Vocabulary {
+            /// Below this, the shared row.
+            min_count: u64 = 1,
+        },
+        /// A number becomes the index of its bucket: how many boundaries are at or below it.
+        Bucketise {
+            /// Rising.
+            boundaries: Vec<f64>,
+        },
+    }
 }
 
-/// How rows become train, valid and test.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum SplitSpec {
-    /// All rows of `process.data.train` train; `valid` and `test` come from their own files, if any.
-    ByFile,
-    /// The last shares of the rows, in file order.
-    ByRow {
-        /// Share of rows for validation, taken before the test rows.
-        valid: f64,
-        /// Share of rows for the test, at the end.
-        test: f64,
-    },
-    /// Rows at or after a time.
-    ByTime {
-        /// First time of validation.
-        valid_from: i64,
-        /// First time of the test.
-        test_from: i64,
-    },
-    /// By hash of a column, so that a user is in one split only.
-    ByHash {
-        /// The column.
-        column: String,
-        /// Share for validation.
-        valid: f64,
-        /// Share for the test.
-        test: f64,
-    },
+/// One of the three parts of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// What is trained on.
+    Train,
+    /// What is looked at while training.
+    Valid,
+    /// What is judged at the end.
+    Test,
 }
 
-/// What a row that cannot be read does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum BadRows {
-    /// Ends the run, naming file, line, column and value.
-    Fail,
-    /// Is counted and left out; more than `rows_max` of them end the run.
-    Skip {
-        /// The limit.
-        rows_max: u64,
-    },
+choice! {
+    /// How rows become train, valid and test.
+    pub enum SplitSpec {
+        /// All rows of `process.data.train` train; `valid` and `test` come from their own files, if any.
+        ByFile,
+        /// The last shares of the rows, in file order.
+        ByRow {
+            /// Share of rows for validation, taken before the test rows.
+            valid: f64 = 0.0,
+            /// Share of rows for the test, at the end.
+            test: f64 = 0.0,
+        },
+        /// Rows at or after a time.
+        ByTime {
+            /// First time of validation.
+            valid_from: i64,
+            /// First time of the test.
+            test_from: i64,
+        },
+        /// By hash of a column, so that a user is in one split only.
+        ByHash {
+            /// The column.
+            column: String,
+            /// Share for validation.
+            valid: f64 = 0.0,
+            /// Share for the test.
+            test: f64 = 0.0,
+        },
+    }
+}
+
+choice! {
+    derive(Copy)
+    /// What a row that cannot be read does.
+    pub enum BadRows {
+        /// Ends the run, naming file, line, column and value.
+        Fail,
+        /// Is counted and left out; more than `rows_max` of them end the run.
+        Skip {
+            /// The limit.
+            rows_max: u64 = 1000,
+        },
+    }
 }

@@ -1,14 +1,689 @@
 //! The knobs of the seeded synthetic world.
+//!
+//! A world is a stream of impressions whose true click probability is known, so a model can be judged against
+//! the best possible result. All strengths are in units of the logit: `signal.main = 0.8` means that the part
+//! of the true logit owed to single ids has standard deviation 0.8. `docs/world.md` gives every formula.
+//!
+//! This file says what a world is and checks it; `data::world` turns it into samples.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::data::{BagShape, Columns, DenseColumn, IdMap, LabelColumn, SparseColumn};
+
+/// The most sparse features of a world.
+pub const SPARSE_MAX: usize = 1024;
+
+/// The most ids in a bag.
+pub const BAG_MAX: u32 = 1024;
+
+/// The most domains of a world.
+pub const DOMAINS_MAX: usize = 64;
 
 /// A synthetic world; `data::world` turns it into samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// Samples of the training split.
+    /// Samples of the training split, the first of the stream.
     pub train_samples: u64,
-    /// Samples of the validation split.
+    /// Samples of the validation split; they follow the training split in time.
     pub valid_samples: u64,
-    /// Samples of the test split.
+    /// Samples of the test split; they follow the validation split in time.
     pub test_samples: u64,
+    /// Impressions in a second of stream time; times and delays are in milliseconds.
+    pub samples_per_second: f64,
+    /// Dense inputs, each of mean 0 and deviation 1.
+    pub dense_count: usize,
+    /// How many of the dense inputs, the last ones, only a teacher sees.
+    pub dense_teacher_only: usize,
+    /// Sparse features, named `sparse_1`, `sparse_2`, ...; the first is the user, which is also the group.
+    pub sparse_count: usize,
+    /// Ids a feature has over the whole stream: the rows of its table.
+    pub vocabulary: PerFeature<u64>,
+    /// Popularity of the live id of rank k (from 1) falls as k to the power of minus this; 0 is uniform.
+    pub zipf_exponent: PerFeature<f64>,
+    /// Fewest ids in a bag; 0 lets values be missing.
+    pub bag_min: PerFeature<u32>,
+    /// Most ids in a bag; lengths are uniform between the two.
+    pub bag_max: PerFeature<u32>,
+    /// How often all live ids of a feature are replaced during the stream; 0 keeps them, 2.5 replaces them two
+    /// and a half times. Vocabulary is shared out among the generations.
+    pub turnover: PerFeature<f64>,
+    /// Names of sparse features that only a teacher sees.
+    pub teacher_only: Vec<String>,
+    /// Share of clicks where a domain does not say otherwise, between 0 and 1.
+    pub click_rate: f64,
+    /// How many hidden groups the sparse features form.
+    pub hidden_groups: usize,
+    /// How many pairs of features of different groups interact as well.
+    pub across_pairs: usize,
+    /// Strength of the parts of the true logit.
+    pub signal: Signal,
+    /// How the truth changes over the stream.
+    pub drift: Drift,
+    /// Segments of the traffic; none means one domain named `all`.
+    pub domains: Vec<Domain>,
+    /// A second label, the conversion of a click.
+    pub conversion: Option<Conversion>,
+}
+
+/// One value for all features, or one for each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected one number for all features or a list with one number per feature")]
+pub enum PerFeature<T> {
+    /// The same for all.
+    All(T),
+    /// As many values as features, in order.
+    Each(Vec<T>),
+}
+
+/// Standard deviations of the parts of the true click logit; 0 leaves a part out.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Signal {
+    /// Effects of single ids.
+    pub main: f64,
+    /// Interactions of two features of the same hidden group.
+    pub inside: f64,
+    /// Interactions of the `across_pairs` pairs.
+    pub across: f64,
+    /// Effects of the dense inputs.
+    pub dense: f64,
+    /// Share of the dense effects' variance that is not linear, from 0 to 1.
+    pub dense_curve: f64,
+    /// How far an id's effect in one domain departs from its effect elsewhere: the bias of a teacher trained on
+    /// all domains.
+    pub domain: f64,
+}
+
+/// Standard deviation, at the end of the stream, of what a random walk has added to the logit since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drift {
+    /// One walk for all samples.
+    pub global: f64,
+    /// One walk for each domain.
+    pub segment: f64,
+    /// One walk for each id; the figure is of their sum over the features of a sample.
+    pub item: f64,
+}
+
+/// A segment of the traffic.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Its part of the traffic, relative to the other domains' shares.
+    #[serde(default = "one")]
+    pub share: f64,
+    /// Its share of clicks; by default the world's.
+    #[serde(default)]
+    pub click_rate: Option<f64>,
+    /// Its share of conversions among clicks; by default the world's.
+    #[serde(default)]
+    pub conversion_rate: Option<f64>,
+    /// Sparse features that are always empty here.
+    #[serde(default)]
+    pub absent: Vec<String>,
+}
+
+/// Conversions: what some clicks lead to, later.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Conversion {
+    /// Share of conversions among clicks where a domain does not say otherwise.
+    pub rate: f64,
+    /// Standard deviation of the conversion logit's own effects of single ids.
+    pub signal: f64,
+    /// How much of the click logit's signal is in the conversion logit too; may be negative.
+    pub follows_click: f64,
+    /// Mean time from impression to click, exponential.
+    pub click_delay_seconds: f64,
+    /// Mean time from click to conversion, exponential.
+    pub delay_seconds: f64,
+    /// A conversion later than this after its click is not seen in the label; 0 sees all.
+    pub window_seconds: f64,
+    /// What the label says of an impression without a click.
+    pub label: ConversionLabel,
+}
+
+/// What the conversion label says of an impression without a click.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConversionLabel {
+    /// Absent: the task is the conversion of a click.
+    GivenClick,
+    /// Zero: the task is a click with a conversion.
+    PerImpression,
+}
+
+/// Who looks at the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum View {
+    /// Sees what serving sees.
+    Student,
+    /// Sees the teacher-only inputs as well.
+    Teacher,
+}
+
+/// Why a world cannot be.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum WorldError {
+    /// A number is outside its range.
+    #[error("synthetic world: `{key}` is {value}, it must be {wanted}")]
+    Range {
+        /// The key.
+        key: String,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        wanted: String,
+    },
+    /// A per-feature list has the wrong length.
+    #[error(
+        "synthetic world: `{key}` lists {found} values for {features} sparse features; give one per feature or a single number"
+    )]
+    ListLength {
+        /// The key.
+        key: &'static str,
+        /// Values given.
+        found: usize,
+        /// Values wanted.
+        features: usize,
+    },
+    /// A name that no sparse feature has.
+    #[error(
+        "synthetic world: `{key}` names `{name}`, but the sparse features are `sparse_1` to `sparse_{features}`"
+    )]
+    UnknownFeature {
+        /// The key.
+        key: String,
+        /// The name.
+        name: String,
+        /// How many features there are.
+        features: usize,
+    },
+    /// Two domains of one name.
+    #[error("synthetic world: two domains are named `{name}`; names must differ")]
+    DomainTwice {
+        /// The name.
+        name: String,
+    },
+    /// A part of the logit that has nothing to work with.
+    #[error("synthetic world: `{key}` is {value}, but {why}; set it to 0 or {remedy}")]
+    NothingToShow {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        value: f64,
+        /// What is missing.
+        why: String,
+        /// What to change.
+        remedy: &'static str,
+    },
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Default for WorldSpec {
+    fn default() -> WorldSpec {
+        WorldSpec {
+            train_samples: 1_000_000,
+            valid_samples: 100_000,
+            test_samples: 100_000,
+            samples_per_second: 1000.0,
+            dense_count: 13,
+            dense_teacher_only: 0,
+            sparse_count: 26,
+            vocabulary: PerFeature::All(1000),
+            zipf_exponent: PerFeature::All(1.05),
+            bag_min: PerFeature::All(1),
+            bag_max: PerFeature::All(1),
+            turnover: PerFeature::All(0.0),
+            teacher_only: Vec::new(),
+            click_rate: 0.25,
+            hidden_groups: 6,
+            across_pairs: 4,
+            signal: Signal::default(),
+            drift: Drift::default(),
+            domains: Vec::new(),
+            conversion: None,
+        }
+    }
+}
+
+impl Default for Signal {
+    fn default() -> Signal {
+        Signal { main: 0.8, inside: 0.8, across: 0.2, dense: 0.5, dense_curve: 0.3, domain: 0.0 }
+    }
+}
+
+impl Default for Conversion {
+    fn default() -> Conversion {
+        Conversion {
+            rate: 0.1,
+            signal: 0.6,
+            follows_click: 0.3,
+            click_delay_seconds: 20.0,
+            delay_seconds: 1800.0,
+            window_seconds: 0.0,
+            label: ConversionLabel::GivenClick,
+        }
+    }
+}
+
+impl<T: Copy> PerFeature<T> {
+    /// The value of one feature.
+    ///
+    /// # Panics
+    /// If a list has no such feature; [`WorldSpec::check`] refuses such lists.
+    pub fn at(&self, feature: usize) -> T {
+        match self {
+            PerFeature::All(value) => *value,
+            PerFeature::Each(values) => values[feature],
+        }
+    }
+}
+
+impl Default for Domain {
+    fn default() -> Domain {
+        Domain { name: "all".into(), share: 1.0, click_rate: None, conversion_rate: None, absent: Vec::new() }
+    }
+}
+
+/// Worlds for a purpose.
+impl WorldSpec {
+    /// A world whose click logit is exactly a logistic regression on the ids and dense inputs.
+    pub fn linear() -> WorldSpec {
+        WorldSpec {
+            sparse_count: 8,
+            dense_count: 4,
+            vocabulary: PerFeature::All(50),
+            hidden_groups: 1,
+            across_pairs: 0,
+            signal: Signal { main: 1.2, inside: 0.0, across: 0.0, dense: 0.6, dense_curve: 0.0, domain: 0.0 },
+            ..WorldSpec::default()
+        }
+    }
+
+    /// A world whose click logit is exactly a factorization machine with `data::world::HIDDEN_RANK` factors.
+    pub fn factorization_machine() -> WorldSpec {
+        WorldSpec {
+            sparse_count: 6,
+            vocabulary: PerFeature::All(40),
+            signal: Signal { main: 0.8, inside: 1.0, across: 0.0, dense: 0.5, dense_curve: 0.0, domain: 0.0 },
+            ..WorldSpec::linear()
+        }
+    }
+
+    /// A world for tower partitioners: 26 features in 8 hidden groups whose interactions carry most of the
+    /// signal, and a few pairs across.
+    pub fn planted_groups() -> WorldSpec {
+        WorldSpec {
+            train_samples: 2_000_000,
+            vocabulary: PerFeature::All(200),
+            hidden_groups: 8,
+            across_pairs: 4,
+            signal: Signal { main: 0.5, inside: 1.2, across: 0.2, ..Signal::default() },
+            ..WorldSpec::default()
+        }
+    }
+
+    /// A world for teachers, students and a live stream: three domains, ids that come and go, all three kinds
+    /// of drift, inputs that only a teacher sees, conversions.
+    pub fn live() -> WorldSpec {
+        let domain = |name: &str, share, rate, absent: &[&str]| Domain {
+            name: name.into(),
+            share,
+            click_rate: Some(rate),
+            conversion_rate: None,
+            absent: absent.iter().map(|&feature| feature.into()).collect(),
+        };
+        WorldSpec {
+            sparse_count: 16,
+            dense_count: 8,
+            dense_teacher_only: 2,
+            vocabulary: PerFeature::All(20_000),
+            turnover: PerFeature::All(2.0),
+            teacher_only: vec!["sparse_15".into(), "sparse_16".into()],
+            click_rate: 0.03,
+            hidden_groups: 4,
+            drift: Drift { global: 0.2, segment: 0.2, item: 0.3 },
+            domains: vec![
+                domain("feed", 6.0, 0.03, &[]),
+                domain("search", 3.0, 0.05, &["sparse_5", "sparse_6"]),
+                domain("video", 1.0, 0.01, &["sparse_2", "sparse_9"]),
+            ],
+            signal: Signal { domain: 0.3, ..Signal::default() },
+            conversion: Some(Conversion::default()),
+            ..WorldSpec::default()
+        }
+    }
+}
+
+/// What the rest of a job wants to know of a world.
+impl WorldSpec {
+    /// Samples of all splits together: the length of the stream.
+    pub fn sample_count(&self) -> u64 {
+        self.train_samples + self.valid_samples + self.test_samples
+    }
+
+    /// The name of a sparse feature.
+    pub fn sparse_name(feature: usize) -> String {
+        format!("sparse_{}", feature + 1)
+    }
+
+    /// The place of a sparse feature.
+    pub fn sparse_index(&self, name: &str) -> Option<usize> {
+        let number: usize = name.strip_prefix("sparse_")?.parse().ok()?;
+        (1..=self.sparse_count).contains(&number).then(|| number - 1)
+    }
+
+    /// The sparse features that `view` sees, in order.
+    pub fn sparse_seen(&self, view: View) -> Vec<usize> {
+        let hidden =
+            |feature: &usize| self.teacher_only.iter().any(|name| self.sparse_index(name) == Some(*feature));
+        (0..self.sparse_count).filter(|feature| view == View::Teacher || !hidden(feature)).collect()
+    }
+
+    /// How many dense inputs `view` sees.
+    pub fn dense_seen(&self, view: View) -> usize {
+        match view {
+            View::Student => self.dense_count.saturating_sub(self.dense_teacher_only),
+            View::Teacher => self.dense_count,
+        }
+    }
+
+    /// The labels, in task order.
+    pub fn label_names(&self) -> Vec<&'static str> {
+        if self.conversion.is_some() { vec!["click", "conversion"] } else { vec!["click"] }
+    }
+
+    /// The domains, or the one that stands for none; segment `s` of a batch is the domain at `s`.
+    pub fn domains_or_one(&self) -> Vec<Domain> {
+        if self.domains.is_empty() { vec![Domain::default()] } else { self.domains.clone() }
+    }
+
+    /// The columns of a checked world as `view` sees them: ids are rows, nothing is transformed.
+    pub fn columns(&self, view: View) -> Columns {
+        let sparse = |feature: usize| SparseColumn {
+            name: WorldSpec::sparse_name(feature),
+            shape: if self.bag_max.at(feature) == 1 {
+                BagShape::One
+            } else {
+                BagShape::List { separator: ' ' }
+            },
+            bag_max: self.bag_max.at(feature) as usize,
+            map: IdMap::Direct,
+            row_count: self.vocabulary.at(feature),
+            weights: None,
+        };
+        let dense = |input: usize| DenseColumn {
+            name: format!("dense_{}", input + 1),
+            missing: 0.0,
+            transforms: Vec::new(),
+        };
+        Columns {
+            labels: self
+                .label_names()
+                .iter()
+                .map(|&name| LabelColumn { name: name.into(), at_least: None })
+                .collect(),
+            dense: (0..self.dense_seen(view)).map(dense).collect(),
+            sparse: self.sparse_seen(view).into_iter().map(sparse).collect(),
+            sample_weight: None,
+            time: Some("time".into()),
+            group: Some("user".into()),
+            segment: Some("domain".into()),
+        }
+    }
+
+    /// Checks every knob.
+    ///
+    /// # Errors
+    /// The first knob that cannot be, with its value and what it may be.
+    pub fn check(&self) -> Result<(), WorldError> {
+        let features = self.sparse_count;
+        in_range("sparse_count", features as f64, 1.0, SPARSE_MAX as f64)?;
+        in_range("train_samples", self.train_samples as f64, 1.0, 1e15)?;
+        in_range("valid_samples", self.valid_samples as f64, 0.0, 1e15)?;
+        in_range("test_samples", self.test_samples as f64, 0.0, 1e15)?;
+        in_range("samples_per_second", self.samples_per_second, 1e-6, 1e9)?;
+        in_range("dense_count", self.dense_count as f64, 0.0, 4096.0)?;
+        in_range("dense_teacher_only", self.dense_teacher_only as f64, 0.0, self.dense_count as f64)?;
+        self.check_features()?;
+        self.check_names("teacher_only", &self.teacher_only)?;
+        if self.sparse_seen(View::Student).is_empty() {
+            let value = format!("all {features} sparse features");
+            return Err(WorldError::Range {
+                key: "teacher_only".into(),
+                value,
+                wanted: "fewer, so that a student sees at least one".into(),
+            });
+        }
+        in_range("click_rate", self.click_rate, 0.0001, 0.9999)?;
+        in_range("hidden_groups", self.hidden_groups as f64, 1.0, features as f64)?;
+        self.check_signal()?;
+        for (key, value) in [
+            ("drift.global", self.drift.global),
+            ("drift.segment", self.drift.segment),
+            ("drift.item", self.drift.item),
+        ] {
+            in_range(key, value, 0.0, 10.0)?;
+        }
+        self.check_domains()?;
+        self.conversion.as_ref().map_or(Ok(()), Conversion::check)
+    }
+
+    fn check_features(&self) -> Result<(), WorldError> {
+        let features = self.sparse_count;
+        self.vocabulary.check("vocabulary", features)?;
+        self.zipf_exponent.check("zipf_exponent", features)?;
+        self.bag_min.check("bag_min", features)?;
+        self.bag_max.check("bag_max", features)?;
+        self.turnover.check("turnover", features)?;
+        for feature in 0..features {
+            let key = |name: &str| format!("{name} of {}", WorldSpec::sparse_name(feature));
+            in_range(&key("turnover"), self.turnover.at(feature), 0.0, 1e6)?;
+            // Every generation of ids needs at least one.
+            let generations = self.turnover.at(feature).ceil() + 1.0;
+            let vocabulary = self.vocabulary.at(feature) as f64;
+            in_range(&key("vocabulary"), vocabulary, generations, f64::from(u32::MAX))?;
+            in_range(&key("zipf_exponent"), self.zipf_exponent.at(feature), 0.0, 4.0)?;
+            in_range(&key("bag_max"), f64::from(self.bag_max.at(feature)), 1.0, f64::from(BAG_MAX))?;
+            let bag_max = f64::from(self.bag_max.at(feature));
+            in_range(&key("bag_min"), f64::from(self.bag_min.at(feature)), 0.0, bag_max)?;
+        }
+        Ok(())
+    }
+
+    fn check_signal(&self) -> Result<(), WorldError> {
+        let Signal { main, inside, across, dense, dense_curve, domain } = self.signal;
+        for (key, value) in [
+            ("signal.main", main),
+            ("signal.inside", inside),
+            ("signal.across", across),
+            ("signal.dense", dense),
+            ("signal.domain", domain),
+        ] {
+            in_range(key, value, 0.0, 10.0)?;
+        }
+        in_range("signal.dense_curve", dense_curve, 0.0, 1.0)?;
+        let features = self.sparse_count;
+        let nothing =
+            |key, value, why: String, remedy| Err(WorldError::NothingToShow { key, value, why, remedy });
+        if inside > 0.0 && self.hidden_groups == features {
+            let why = format!("{features} features in {} groups leave no pair inside", self.hidden_groups);
+            return nothing("signal.inside", inside, why, "lower `hidden_groups`");
+        }
+        if across > 0.0 && self.across_pairs == 0 {
+            return nothing("signal.across", across, "`across_pairs` is 0".into(), "raise `across_pairs`");
+        }
+        if dense > 0.0 && self.dense_count == 0 {
+            return nothing("signal.dense", dense, "`dense_count` is 0".into(), "raise `dense_count`");
+        }
+        in_range("across_pairs", self.across_pairs as f64, 0.0, self.pairs_across_max() as f64)
+    }
+
+    /// How many pairs of features stand in different groups, when groups are as equal as can be.
+    fn pairs_across_max(&self) -> usize {
+        let (features, groups) = (self.sparse_count, self.hidden_groups);
+        let pairs = |n: usize| n * n.saturating_sub(1) / 2;
+        let inside: usize =
+            (0..groups).map(|g| pairs(features * (g + 1) / groups - features * g / groups)).sum();
+        pairs(features) - inside
+    }
+
+    fn check_names(&self, key: &str, names: &[String]) -> Result<(), WorldError> {
+        match names.iter().find(|name| self.sparse_index(name).is_none()) {
+            None => Ok(()),
+            Some(name) => {
+                let features = self.sparse_count;
+                Err(WorldError::UnknownFeature { key: key.into(), name: name.clone(), features })
+            }
+        }
+    }
+
+    fn check_domains(&self) -> Result<(), WorldError> {
+        in_range("domains", self.domains.len() as f64, 0.0, DOMAINS_MAX as f64)?;
+        for (place, domain) in self.domains.iter().enumerate() {
+            if self.domains[..place].iter().any(|other| other.name == domain.name) {
+                return Err(WorldError::DomainTwice { name: domain.name.clone() });
+            }
+            let key = |name: &str| format!("domains.{}.{name}", domain.name);
+            in_range(&key("share"), domain.share, 1e-6, 1e6)?;
+            in_range(&key("click_rate"), domain.click_rate.unwrap_or(self.click_rate), 0.0001, 0.9999)?;
+            in_range(&key("conversion_rate"), domain.conversion_rate.unwrap_or(0.5), 0.0001, 0.9999)?;
+            self.check_names(&key("absent"), &domain.absent)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T> PerFeature<T> {
+    fn check(&self, key: &'static str, features: usize) -> Result<(), WorldError> {
+        match self {
+            PerFeature::Each(values) if values.len() != features => {
+                Err(WorldError::ListLength { key, found: values.len(), features })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Conversion {
+    fn check(&self) -> Result<(), WorldError> {
+        in_range("conversion.rate", self.rate, 0.0001, 0.9999)?;
+        in_range("conversion.signal", self.signal, 0.0, 10.0)?;
+        in_range("conversion.follows_click", self.follows_click, -10.0, 10.0)?;
+        in_range("conversion.click_delay_seconds", self.click_delay_seconds, 0.0, 1e9)?;
+        in_range("conversion.delay_seconds", self.delay_seconds, 0.0, 1e9)?;
+        in_range("conversion.window_seconds", self.window_seconds, 0.0, 1e9)
+    }
+}
+
+fn in_range(key: &str, value: f64, low: f64, high: f64) -> Result<(), WorldError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let wanted = format!("from {low} to {high}");
+    Err(WorldError::Range { key: key.into(), value: value.to_string(), wanted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> WorldSpec {
+        toml::from_str(text).unwrap()
+    }
+
+    fn complaint(text: &str) -> String {
+        parse(text).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_ready_world_passes_its_own_check_and_survives_toml() {
+        for world in [
+            WorldSpec::default(),
+            WorldSpec::linear(),
+            WorldSpec::factorization_machine(),
+            WorldSpec::planted_groups(),
+            WorldSpec::live(),
+        ] {
+            world.check().unwrap();
+            assert_eq!(parse(&toml::to_string(&world).unwrap()), world);
+        }
+    }
+
+    #[test]
+    fn missing_keys_take_their_defaults() {
+        assert_eq!(parse(""), WorldSpec::default());
+        let world = parse("vocabulary = [10, 20]\nsparse_count = 2\nhidden_groups = 1\nacross_pairs = 0");
+        assert_eq!((world.vocabulary.at(0), world.vocabulary.at(1)), (10, 20));
+        assert_eq!(parse("[signal]\nmain = 2").signal.inside, Signal::default().inside);
+    }
+
+    #[test]
+    fn an_unknown_key_or_a_wrong_type_is_refused() {
+        let unknown = toml::from_str::<WorldSpec>("vocabulery = 3").unwrap_err().to_string();
+        assert!(unknown.contains("unknown field `vocabulery`"), "{unknown}");
+        let wrong = toml::from_str::<WorldSpec>("vocabulary = \"many\"").unwrap_err().to_string();
+        assert!(wrong.contains("one number for all features or a list"), "{wrong}");
+    }
+
+    #[test]
+    fn complaints_name_the_key_the_value_and_the_limit() {
+        assert_eq!(
+            complaint("click_rate = 1.5"),
+            "synthetic world: `click_rate` is 1.5, it must be from 0.0001 to 0.9999"
+        );
+        assert_eq!(
+            complaint("click_rate = nan"),
+            "synthetic world: `click_rate` is NaN, it must be from 0.0001 to 0.9999"
+        );
+        assert_eq!(
+            complaint("vocabulary = [10, 20]"),
+            "synthetic world: `vocabulary` lists 2 values for 26 sparse features; give one per feature or a single number"
+        );
+        assert_eq!(
+            complaint("teacher_only = [\"sparse_27\"]"),
+            "synthetic world: `teacher_only` names `sparse_27`, but the sparse features are `sparse_1` to `sparse_26`"
+        );
+        assert_eq!(
+            complaint("turnover = 3.5\nvocabulary = 4"),
+            "synthetic world: `vocabulary of sparse_1` is 4, it must be from 5 to 4294967295"
+        );
+        assert_eq!(
+            complaint("hidden_groups = 26"),
+            "synthetic world: `signal.inside` is 0.8, but 26 features in 26 groups leave no pair inside; \
+             set it to 0 or lower `hidden_groups`"
+        );
+        assert_eq!(
+            complaint("[[domains]]\nname = \"a\"\n[[domains]]\nname = \"a\""),
+            "synthetic world: two domains are named `a`; names must differ"
+        );
+        assert_eq!(
+            complaint("[[domains]]\nname = \"a\"\nabsent = [\"price\"]"),
+            "synthetic world: `domains.a.absent` names `price`, but the sparse features are `sparse_1` to `sparse_26`"
+        );
+        assert_eq!(
+            complaint("[conversion]\nrate = 0"),
+            "synthetic world: `conversion.rate` is 0, it must be from 0.0001 to 0.9999"
+        );
+    }
+
+    #[test]
+    fn a_student_has_fewer_columns_than_a_teacher() {
+        let world = WorldSpec::live();
+        let (student, teacher) = (world.columns(View::Student), world.columns(View::Teacher));
+        assert_eq!((student.sparse.len(), student.dense.len()), (14, 6));
+        assert_eq!((teacher.sparse.len(), teacher.dense.len()), (16, 8));
+        assert_eq!(student.labels.len(), 2);
+        assert_eq!(teacher.sparse[15].name, "sparse_16");
+        assert_eq!(teacher.sparse[15].row_count, 20_000);
+    }
 }
