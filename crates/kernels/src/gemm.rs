@@ -8,10 +8,17 @@
 //! depend neither on the number of rows in a call, nor on tiles and caches, nor on the level of instructions. With
 //! [`Operands::Bf16`] both factors are first rounded to bfloat16 and the same holds, except on AMX (see `amx`).
 
+mod cuts;
+mod pack;
+mod panels;
+mod product;
 mod scalar;
+mod tile;
 
 use crate::Isa;
+use crate::buffer::Buffer;
 use crate::matrix::{Matrix, MatrixMut, Store};
+use panels::Panels;
 
 /// Terms that are summed into one accumulator before it is added to the result.
 pub const BLOCK: usize = 512;
@@ -58,18 +65,27 @@ impl Activation {
 /// Room for what a call packs or rounds; kept between calls so that no call allocates. One a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    left: Vec<f32>,
-    right: Vec<f32>,
+    left: Buffer,
+    right: Buffer,
 }
 
 /// The weights of a linear layer, ready for products in both directions.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    isa: Isa,
     operands: Operands,
     inputs: usize,
     outputs: usize,
-    weights: Vec<f32>,
+    packed: bool,
+    weights: Weights,
+}
+
+/// The weights as a level wants them.
+#[derive(Debug, Clone)]
+enum Weights {
+    /// As they came, for the plain loops.
+    Plain(Vec<f32>),
+    /// In panels, for the tile loops.
+    Panels(Panels),
 }
 
 impl Linear {
@@ -80,7 +96,8 @@ impl Linear {
     /// If there are no inputs or no outputs.
     pub fn new(isa: Isa, operands: Operands, inputs: usize, outputs: usize) -> Linear {
         assert!(inputs > 0 && outputs > 0, "a layer from {inputs} inputs to {outputs} outputs");
-        Linear { isa, operands, inputs, outputs, weights: Vec::new() }
+        let weights = Panels::new(isa, operands).map_or(Weights::Plain(Vec::new()), Weights::Panels);
+        Linear { operands, inputs, outputs, packed: false, weights }
     }
 
     /// How many floats a row of `X` has.
@@ -106,9 +123,14 @@ impl Linear {
             self.outputs,
             self.inputs
         );
-        let operands = self.operands;
-        self.weights.clear();
-        self.weights.extend(weights.iter().map(|w| operands.round(*w)));
+        self.packed = true;
+        match &mut self.weights {
+            Weights::Plain(plain) => {
+                plain.clear();
+                plain.extend(weights.iter().map(|weight| self.operands.round(*weight)));
+            }
+            Weights::Panels(panels) => panels.pack(Matrix::contiguous(weights, self.inputs)),
+        }
     }
 
     /// `y = x w^T + bias`, then the activation.
@@ -124,12 +146,18 @@ impl Linear {
         activation: Activation,
         y: MatrixMut<'_>,
     ) {
+        self.check_weights();
         self.check_input(x);
         self.check_output(y.view());
         assert_eq!(x.rows(), y.rows(), "rows of x and y");
         assert!(bias.is_none_or(|bias| bias.len() == self.outputs), "bias of {} outputs", self.outputs);
-        let x = self.operand(&mut scratch.left, x);
-        scalar::forward(x, self.packed(), bias, activation, y);
+        match &self.weights {
+            Weights::Plain(w) => {
+                let x = self.rounded(&mut scratch.left, x);
+                scalar::forward(x, w, bias, activation, y);
+            }
+            Weights::Panels(panels) => panels.forward(scratch, x, bias, activation, y),
+        }
     }
 
     /// `dx = dy w`, or `dx += dy w`; then zero wherever `mask`, the activations that this layer read, is not
@@ -148,6 +176,7 @@ impl Linear {
         store: Store,
         dx: MatrixMut<'_>,
     ) {
+        self.check_weights();
         self.check_output(dy);
         self.check_input(dx.view());
         assert_eq!(dy.rows(), dx.rows(), "rows of dy and dx");
@@ -155,14 +184,19 @@ impl Linear {
             self.check_input(mask);
             assert_eq!(mask.rows(), dx.rows(), "rows of mask and dx");
         }
-        let dy = self.operand(&mut scratch.left, dy);
-        scalar::backward_data(dy, self.packed(), mask, store, dx);
+        match &self.weights {
+            Weights::Plain(w) => {
+                let dy = self.rounded(&mut scratch.left, dy);
+                scalar::backward_data(dy, w, mask, store, dx);
+            }
+            Weights::Panels(panels) => panels.backward_data(scratch, dy, mask, store, dx),
+        }
     }
 
     /// `dw += dy^T x` and `db += ` the column sums of `dy`.
     ///
     /// Each sum over the rows starts at zero (in blocks of [`BLOCK`] rows for `dw`) and is then added to what is
-    /// there. The bias gradient is never rounded to bfloat16: it has no second factor.
+    /// there. The bias gradient is never rounded to bfloat16: it has no second factor. No rows change nothing.
     ///
     /// # Panics
     ///
@@ -179,18 +213,25 @@ impl Linear {
         self.check_input(x);
         assert_eq!(dy.rows(), x.rows(), "rows of dy and x");
         assert_eq!(dw.len(), self.inputs * self.outputs, "dw of {} by {}", self.outputs, self.inputs);
-        if let Some(db) = db {
-            assert_eq!(db.len(), self.outputs, "db of {} outputs", self.outputs);
-            scalar::backward_bias(dy, db);
+        assert!(db.as_ref().is_none_or(|db| db.len() == self.outputs), "db of {} outputs", self.outputs);
+        if x.rows() == 0 {
+            return;
         }
-        let dy = self.operand(&mut scratch.left, dy);
-        let x = self.operand(&mut scratch.right, x);
-        scalar::backward_weights(dy, x, dw);
+        match &self.weights {
+            Weights::Plain(_) => {
+                if let Some(db) = db {
+                    scalar::backward_bias(dy, db);
+                }
+                let dy = self.rounded(&mut scratch.left, dy);
+                let x = self.rounded(&mut scratch.right, x);
+                scalar::backward_weights(dy, x, dw);
+            }
+            Weights::Panels(panels) => panels.backward_weights(scratch, dy, x, dw, db),
+        }
     }
 
-    fn packed(&self) -> &[f32] {
-        assert!(!self.weights.is_empty(), "a layer is used before its weights are packed");
-        &self.weights
+    fn check_weights(&self) {
+        assert!(self.packed, "a layer is used before its weights are packed");
     }
 
     fn check_input(&self, x: Matrix<'_>) {
@@ -201,16 +242,12 @@ impl Linear {
         assert_eq!(y.columns(), self.outputs, "columns against the layer's outputs");
     }
 
-    /// `x` as the products read it.
-    fn operand<'a>(&self, room: &'a mut Vec<f32>, x: Matrix<'a>) -> Matrix<'a> {
-        if self.operands == Operands::F32 {
-            return x;
+    /// `x` as the products see it.
+    fn rounded<'a>(&self, room: &'a mut Buffer, x: Matrix<'a>) -> Matrix<'a> {
+        match self.operands {
+            Operands::F32 => x,
+            Operands::Bf16 => pack::rounded_rows(x, room.room(x.rows() * x.columns())),
         }
-        room.clear();
-        for r in 0..x.rows() {
-            room.extend(x.row(r).iter().map(|v| round_to_bf16(*v)));
-        }
-        Matrix::new(room, x.rows(), x.columns(), x.columns())
     }
 }
 
@@ -222,3 +259,6 @@ pub fn round_to_bf16(value: f32) -> f32 {
     }
     f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
+
+#[cfg(test)]
+mod tests;

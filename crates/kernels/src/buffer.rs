@@ -1,0 +1,50 @@
+//! Floats that begin on a cache line, so that a vector load of a packed panel never straddles two.
+#![allow(unsafe_code)]
+
+/// One cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; FLOATS_PER_LINE]);
+
+const FLOATS_PER_LINE: usize = 16;
+
+/// A buffer that grows when asked and never shrinks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Buffer(Vec<Line>);
+
+impl Buffer {
+    /// `count` floats to write. What they hold is left over from earlier calls.
+    pub(crate) fn room(&mut self, count: usize) -> &mut [f32] {
+        let lines = count.div_ceil(FLOATS_PER_LINE);
+        if self.0.len() < lines {
+            self.0.resize(lines, Line([0.0; FLOATS_PER_LINE]));
+        }
+        // SAFETY: `Line` is `repr(C)` around an array of floats as large as its alignment, so lines are floats
+        // without gaps, and there are at least `count` of them.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
+    }
+
+    /// All floats that were ever asked for, rounded up to whole lines.
+    pub(crate) fn floats(&self) -> &[f32] {
+        // SAFETY: as in `room`.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * FLOATS_PER_LINE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_begin_on_a_line_and_outlive_growth() {
+        let mut buffer = Buffer::default();
+        assert!(buffer.floats().is_empty());
+        for count in [1, 15, 16, 17, 100] {
+            let room = buffer.room(count);
+            assert_eq!((room.len(), room.as_ptr().addr() % 64), (count, 0));
+            room.fill(count as f32);
+        }
+        buffer.room(3);
+        assert_eq!(buffer.floats()[99], 100.0);
+    }
+}

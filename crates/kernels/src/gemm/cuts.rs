@@ -1,0 +1,62 @@
+//! Cutting a length into nearly equal pieces: 16 rows become tiles of 6, 5 and 5, not of 6, 6 and 4.
+//!
+//! Equal pieces keep enough accumulators busy in the last tile too.
+
+/// `total` cut into as few pieces of at most `max` as there can be, the longer ones first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cuts {
+    pieces: usize,
+    shorter: usize,
+    longer_pieces: usize,
+}
+
+/// One piece: where it starts and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub start: usize,
+    pub length: usize,
+}
+
+impl Cuts {
+    pub(super) fn new(total: usize, max: usize) -> Cuts {
+        let pieces = total.div_ceil(max);
+        match pieces {
+            0 => Cuts { pieces, shorter: 0, longer_pieces: 0 },
+            _ => Cuts { pieces, shorter: total / pieces, longer_pieces: total % pieces },
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pieces
+    }
+
+    pub(super) fn get(&self, index: usize) -> Piece {
+        debug_assert!(index < self.pieces);
+        let start = index * self.shorter + index.min(self.longer_pieces);
+        Piece { start, length: self.shorter + usize::from(index < self.longer_pieces) }
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = Piece> {
+        (0..self.pieces).map(move |index| self.get(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_follow_one_another_and_differ_by_one_at_most() {
+        for (total, max) in (0..100).flat_map(|total| (1..10).map(move |max| (total, max))) {
+            let pieces: Vec<Piece> = Cuts::new(total, max).iter().collect();
+            let mut end = 0;
+            for piece in &pieces {
+                assert_eq!(piece.start, end);
+                assert!(piece.length >= 1 && piece.length <= max);
+                assert!(pieces[0].length - piece.length <= 1);
+                end += piece.length;
+            }
+            assert_eq!((end, pieces.len()), (total, total.div_ceil(max)));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A layer's weights in panels, and its three products as walks over tiles.
+//!
+//! The forward product has `k` over the inputs, the backward one over the outputs, so the weights are packed
+//! twice, once a step; every grain of the step then reads the panels. The gradient of the weights has `k` over
+//! samples: its operands are new in every call and are packed into the caller's scratch.
+#![allow(unsafe_code)]
+
+use super::pack::{self, Layout};
+use super::product::{Ending, Left, multiply};
+use super::tile::TileLoops;
+use super::{Activation, Operands, Scratch};
+use crate::buffer::Buffer;
+use crate::isa::{Isa, Level};
+use crate::matrix::{Matrix, MatrixMut, Store};
+
+/// The packed weights. Having one proves that the processor has the instructions of `loops`.
+#[derive(Debug, Clone)]
+pub(super) struct Panels {
+    loops: &'static TileLoops,
+    operands: Operands,
+    forward: Buffer,
+    backward: Buffer,
+}
+
+impl Panels {
+    /// Panels for a level that has tile loops; the plain level has none.
+    pub(super) fn new(isa: Isa, operands: Operands) -> Option<Panels> {
+        let loops = match isa.level() {
+            Level::Scalar => return None,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => &super::tile::avx2::LOOPS,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => &super::tile::avx512::LOOPS,
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => return None,
+        };
+        Some(Panels { loops, operands, forward: Buffer::default(), backward: Buffer::default() })
+    }
+
+    /// Packs `[outputs][inputs]` for both directions.
+    pub(super) fn pack(&mut self, weights: Matrix<'_>) {
+        let (outputs, inputs) = (weights.rows(), weights.columns());
+        let forward = Layout::panels(self.loops, self.operands, outputs);
+        let room = self.forward.room(outputs.next_multiple_of(self.loops.lanes) * inputs);
+        pack::right_from_columns(forward, weights, room);
+        let backward = Layout::panels(self.loops, self.operands, inputs);
+        let room = self.backward.room(inputs.next_multiple_of(self.loops.lanes) * outputs);
+        pack::right_from_rows(backward, weights, room);
+    }
+
+    /// See [`super::Linear::forward`].
+    pub(super) fn forward(
+        &self,
+        scratch: &mut Scratch,
+        x: Matrix<'_>,
+        bias: Option<&[f32]>,
+        activation: Activation,
+        y: MatrixMut<'_>,
+    ) {
+        let ending = Ending { bias, relu: activation == Activation::Relu, ..Ending::plain(Store::Replace) };
+        let x = self.rounded(&mut scratch.left, x);
+        // SAFETY: `Panels::new` checked the level.
+        unsafe { multiply(self.loops, Left::InPlace(x), self.forward.floats(), ending, y) }
+    }
+
+    /// See [`super::Linear::backward_data`].
+    pub(super) fn backward_data(
+        &self,
+        scratch: &mut Scratch,
+        dy: Matrix<'_>,
+        mask: Option<Matrix<'_>>,
+        store: Store,
+        dx: MatrixMut<'_>,
+    ) {
+        let ending = Ending { mask, ..Ending::plain(store) };
+        let dy = self.rounded(&mut scratch.left, dy);
+        // SAFETY: `Panels::new` checked the level.
+        unsafe { multiply(self.loops, Left::InPlace(dy), self.backward.floats(), ending, dx) }
+    }
+
+    /// See [`super::Linear::backward_weights`].
+    pub(super) fn backward_weights(
+        &self,
+        scratch: &mut Scratch,
+        dy: Matrix<'_>,
+        x: Matrix<'_>,
+        dw: &mut [f32],
+        db: Option<&mut [f32]>,
+    ) {
+        let (samples, outputs, inputs) = (dy.rows(), dy.columns(), x.columns());
+        if let Some(db) = db {
+            super::scalar::backward_bias(dy, db);
+        }
+        let left = scratch.left.room(samples * outputs);
+        pack::left_from_rows(Layout::tiles(self.loops, self.operands, outputs), dy, left);
+        let right = scratch.right.room(samples * inputs.next_multiple_of(self.loops.lanes));
+        pack::right_from_rows(Layout::panels(self.loops, self.operands, inputs), x, right);
+        let left = Left::Packed { data: left, rows: outputs, depth: samples };
+        // SAFETY: `Panels::new` checked the level.
+        unsafe {
+            multiply(self.loops, left, right, Ending::plain(Store::Add), MatrixMut::contiguous(dw, inputs));
+        }
+    }
+
+    /// `x` as the products see it.
+    fn rounded<'a>(&self, room: &'a mut Buffer, x: Matrix<'a>) -> Matrix<'a> {
+        match self.operands {
+            Operands::F32 => x,
+            Operands::Bf16 => pack::rounded_rows(x, room.room(x.rows() * x.columns())),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! One matrix product as a walk over tiles.
+//!
+//! ```text
+//! for each block of 512 terms          (the order of sums: fixed)
+//!   for each group of row tiles        (their part of A stays in the second-level cache)
+//!     for each panel of B              (stays in the first-level cache, or near it)
+//!       for each row tile of the group
+//! ```
+//!
+//! Only the first loop is part of the contract; the others are free, for no sum crosses tiles.
+#![allow(unsafe_code)]
+
+use super::BLOCK;
+use super::cuts::{Cuts, Piece};
+use super::tile::{Finish, Tile, TileLoops};
+use crate::matrix::{Matrix, MatrixMut, Store};
+
+/// Bytes of A that a group of row tiles may take: half of a small second-level cache.
+const GROUP_BYTES: usize = 192 * 1024;
+
+/// The left operand.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Left<'a> {
+    /// Row-major, read where it lies.
+    InPlace(Matrix<'a>),
+    /// `[tile][k][row of the tile]`, see `pack`.
+    Packed { data: &'a [f32], rows: usize, depth: usize },
+}
+
+impl Left<'_> {
+    fn rows(&self) -> usize {
+        match self {
+            Left::InPlace(a) => a.rows(),
+            Left::Packed { rows, .. } => *rows,
+        }
+    }
+
+    fn depth(&self) -> usize {
+        match self {
+            Left::InPlace(a) => a.columns(),
+            Left::Packed { depth, .. } => *depth,
+        }
+    }
+}
+
+/// What follows the sums.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ending<'a> {
+    pub store: Store,
+    pub bias: Option<&'a [f32]>,
+    pub relu: bool,
+    pub mask: Option<Matrix<'a>>,
+}
+
+impl Ending<'_> {
+    /// The sums and nothing else.
+    pub(super) fn plain(store: Store) -> Self {
+        Ending { store, bias: None, relu: false, mask: None }
+    }
+}
+
+/// `c = a b`, and what `ending` adds to that. `right` is packed in panels.
+///
+/// # Safety
+///
+/// The processor has the instructions of `loops`.
+///
+/// # Panics
+///
+/// If an operand is too small for the result.
+pub(super) unsafe fn multiply(
+    loops: &TileLoops,
+    left: Left<'_>,
+    right: &[f32],
+    ending: Ending<'_>,
+    mut c: MatrixMut<'_>,
+) {
+    let (rows, columns, depth) = (c.rows(), c.columns(), left.depth());
+    let panels = Cuts::new(columns.div_ceil(loops.lanes), loops.registers_max);
+    assert_eq!(left.rows(), rows, "rows of the left operand");
+    assert!(
+        right.len() >= columns.next_multiple_of(loops.lanes) * depth,
+        "a right operand of {}",
+        right.len()
+    );
+    assert!(ending.bias.is_none_or(|bias| bias.len() == columns));
+    assert!(ending.mask.is_none_or(|mask| (mask.rows(), mask.columns()) == (rows, columns)));
+    if let Left::Packed { data, .. } = left {
+        assert!(data.len() >= rows * depth, "a left operand of {}", data.len());
+    }
+    let walk = Walk { loops, left, right, ending, c: c.as_mut_ptr(), c_stride: c.stride(), columns };
+    let tiles = Cuts::new(rows, loops.rows_max);
+    for k in (0..depth).step_by(BLOCK) {
+        let terms = Piece { start: k, length: BLOCK.min(depth - k) };
+        let group = (GROUP_BYTES / (4 * terms.length * loops.rows_max)).max(1);
+        for first in (0..tiles.len()).step_by(group) {
+            for panel in panels.iter() {
+                for tile in first..tiles.len().min(first + group) {
+                    // SAFETY: the asserts above, and the cuts stay inside rows, columns and depth.
+                    unsafe { walk.tile(terms, tiles.get(tile), panel) }
+                }
+            }
+        }
+    }
+}
+
+/// What all tiles of a product share.
+struct Walk<'a> {
+    loops: &'a TileLoops,
+    left: Left<'a>,
+    right: &'a [f32],
+    ending: Ending<'a>,
+    c: *mut f32,
+    c_stride: usize,
+    columns: usize,
+}
+
+impl Walk<'_> {
+    /// # Safety
+    ///
+    /// As for [`multiply`]; `terms`, `rows` and `panel` are pieces of its product.
+    #[inline(always)]
+    unsafe fn tile(&self, terms: Piece, rows: Piece, panel: Piece) {
+        let depth = self.left.depth();
+        let (first, width) = (panel.start * self.loops.lanes, panel.length * self.loops.lanes);
+        let (a, a_stride, table) = match self.left {
+            Left::InPlace(a) => (
+                a.as_ptr().wrapping_add(rows.start * a.stride() + terms.start),
+                a.stride(),
+                self.loops.in_place,
+            ),
+            Left::Packed { data, .. } => {
+                let start = rows.start * depth + terms.start * rows.length;
+                (data.as_ptr().wrapping_add(start), 0, self.loops.packed)
+            }
+        };
+        let tile = Tile {
+            depth: terms.length,
+            a,
+            a_stride,
+            b: self.right.as_ptr().wrapping_add(first * depth + terms.start * width),
+            b_stride: width,
+            c: self.c.wrapping_add(rows.start * self.c_stride + first),
+            c_stride: self.c_stride,
+            columns: width.min(self.columns - first),
+            finish: self.finish(terms, depth, rows.start, first),
+        };
+        // SAFETY: the pointers above lie inside their operands by the caller's contract.
+        unsafe { table[panel.length - 1][rows.length - 1](&tile) }
+    }
+
+    /// Blocks but the first are added; only the last has bias, ReLU and mask.
+    #[inline(always)]
+    fn finish(&self, terms: Piece, depth: usize, row: usize, column: usize) -> Finish {
+        let add = terms.start > 0 || self.ending.store == Store::Add;
+        if terms.start + terms.length < depth {
+            return Finish { add, ..Finish::STORE };
+        }
+        let bias = self.ending.bias.map_or(std::ptr::null(), |bias| bias[column..].as_ptr());
+        let (mask, mask_stride) = self.ending.mask.map_or((std::ptr::null(), 0), |mask| {
+            (mask.as_ptr().wrapping_add(row * mask.stride() + column), mask.stride())
+        });
+        Finish { add, bias, relu: self.ending.relu, mask, mask_stride }
+    }
+}
