@@ -1,8 +1,20 @@
-//! The job, checked and filled in.
+//! The job: what `job.toml` says, read, checked and filled in.
+//!
+//! ```text
+//!   text ──toml──► spanned values ──`keys`──► `raw` (what the user typed) ──`check`──► Job (nothing left open)
+//!    ▲                                                                                  │
+//!    └──────────────────────────── `effective` (every key filled in) ◄──────────────────┘
+//! ```
+//!
+//! `run` changes results: it is the same on every rank, hashed, and stored in checkpoints. `process` changes
+//! none. Every key is declared once, in the type that holds it, with its default and meaning; the reader, the
+//! saved job and the reference page all come from that one place. Nothing here touches the disk: paths are
+//! kept as the user wrote them, and are relative to the directory the program is started in.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
 
 use crate::{
     Grains,
@@ -10,6 +22,19 @@ use crate::{
     model::ModelSpec,
     optimizer::{DenseOptimizer, LearningRate, SparseOptimizer},
 };
+
+mod check;
+mod effective;
+pub(crate) mod error;
+pub(crate) mod keys;
+mod nearest;
+mod raw;
+mod reference;
+pub(crate) mod value;
+
+pub use error::{At, JobError};
+use keys::section;
+pub use reference::reference_page;
 
 /// What `job.toml` says, checked and filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,54 +96,96 @@ pub struct DenseTraining {
     pub norm_max: f32,
 }
 
-/// Evaluation while training.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Evaluate {
-    /// Evaluate on the validation split every so many steps; 0 means only at the end.
-    pub every_steps: u64,
-    /// At most this many samples each time; 0 means all. The final evaluation always takes all.
-    pub samples_max: u64,
-    /// Steps of the window over which the windowed metrics run.
-    pub window_steps: u64,
+section! {
+    /// Evaluation while training. After the last step the whole validation and test splits are always
+    /// evaluated.
+    pub struct Evaluate {
+        /// Evaluate on the validation split every so many steps; 0 means only at the end.
+        pub every_steps: u64 = 0,
+        /// At most this many samples each time; 0 means all. The final evaluation always takes all.
+        pub samples_max: u64 = 0,
+        /// Steps of the window over which the windowed metrics run.
+        pub window_steps: u64 = 100,
+    }
 }
 
-/// What changes no result.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Process {
-    /// Ranks as threads; 0 means one per core, rounded down to a divisor of the grains.
-    pub threads: usize,
-    /// Input files by split; globs allowed.
-    pub data: DataFiles,
-    /// Where packed data is kept.
-    pub cache_dir: PathBuf,
-    /// Memory that `prep` may use.
-    pub prep_memory_mib: u64,
-    /// Memory that tables and their state may use; 0 means what the machine has free.
-    pub table_memory_mib: u64,
-    /// Where the run's output goes: checkpoints, metrics, events.
-    pub output_dir: PathBuf,
-    /// A checkpoint every so many steps; 0 means only at the end.
-    pub checkpoint_every_steps: u64,
-    /// How many checkpoints are kept.
-    pub checkpoints_kept: usize,
-    /// Batches prepared ahead of the step.
-    pub batches_ahead: usize,
+section! {
+    /// What changes no result: threads, memory and paths. Paths are relative to the directory in which the
+    /// program is started, not to the job file.
+    pub struct Process {
+        /// Ranks as threads, a divisor of the grains; 0 means one per core, rounded down to a divisor.
+        pub threads: usize = 0,
+        /// Input files by split.
+        pub data: DataFiles,
+        /// Where packed data is kept; jobs with the same data share it.
+        pub cache_dir: PathBuf = PathBuf::from("runs/cache"),
+        /// Where the run's checkpoints, metrics and events go; two jobs need two.
+        pub output_dir: PathBuf = PathBuf::from("runs/job"),
+        /// A checkpoint every so many steps; 0 means only at the end.
+        pub checkpoint_every_steps: u64 = 0,
+        /// How many checkpoints are kept, the newest ones.
+        pub checkpoints_kept: usize = 2,
+        /// Memory that preparing data may use.
+        pub prep_memory_mib: u64 = 512,
+        /// Memory that tables and their state may use; 0 means what the machine has free.
+        pub table_memory_mib: u64 = 0,
+        /// Batches prepared ahead of the step.
+        pub batches_ahead: usize = 4,
+    }
 }
 
-/// Input files by split; globs allowed. Only `train` is needed unless the split is by file.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct DataFiles {
-    /// Training files, in order.
-    pub train: Vec<String>,
-    /// Validation files.
-    pub valid: Vec<String>,
-    /// Test files.
-    pub test: Vec<String>,
+section! {
+    /// Input files by split, in order; globs such as `logs/day_*.gz` are allowed and sorted by name. Only
+    /// `train` is needed, and only `train` is allowed, unless the split is `by_file`. A synthetic world needs
+    /// none.
+    #[derive(Default)]
+    pub struct DataFiles {
+        /// Training files.
+        pub train: Vec<String> = Vec::new(),
+        /// Validation files.
+        pub valid: Vec<String> = Vec::new(),
+        /// Test files.
+        pub test: Vec<String> = Vec::new(),
+    }
+}
+
+impl Job {
+    /// Reads and checks a job file's text.
+    ///
+    /// # Errors
+    /// The first mistake, with its line, its key, its value and what to do.
+    pub fn parse(text: &str) -> Result<Job, JobError> {
+        let document = DeTable::parse(text).map_err(|error| JobError::Syntax {
+            at: error.span().map_or_else(At::default, |span| At::of(text, span.start)),
+            problem: error.message().to_owned(),
+        })?;
+        let mut reader = keys::Reader::new(text, Some(document.get_ref()), 0..0, String::new());
+        let job = <raw::RawJob as keys::Keys>::take(&mut reader).and_then(check::job);
+        job.map_err(|problem| problem.locate(text, &document))
+    }
+
+    /// The job with every key filled in, as TOML that [`Job::parse`] reads back as the same job.
+    ///
+    /// It is printed at the start of a run and saved with it, so a default that changes later cannot change an
+    /// old run.
+    pub fn effective_toml(&self) -> String {
+        effective::job_text(self)
+    }
 }
 
 impl Run {
     /// The cut of a batch.
     pub fn grains(&self) -> Grains {
         Grains::new(self.grain_count)
+    }
+
+    /// 32 hexadecimal digits that change when any key of `run` does (FNV-1a of the effective text).
+    ///
+    /// It tells whether two ranks, or a checkpoint and a job, mean the same run. Between releases of the
+    /// program compare the parsed jobs instead: a new key changes the text.
+    pub fn hash(&self) -> String {
+        let fold = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
+        let text = effective::run_text(self);
+        format!("{:032x}", text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fold))
     }
 }

@@ -76,8 +76,8 @@ pub struct DenseColumn {
 }
 
 choice! {
-    derive(Copy)
     /// One dense transform.
+    #[derive(Copy)]
     pub enum DenseTransform {
         /// `ln(1 + max(x, 0))`.
         Log1p,
@@ -126,9 +126,9 @@ pub enum BagShape {
 choice! {
     /// How a raw id becomes a row.
     pub enum IdMap {
-        /// The id is the row; one beyond the table is a bad row.
+        /// The id is the row; one beyond the table is a bad row, a missing one an empty bag.
         Direct,
-        /// `hash(salt, id) % rows`.
+        /// A salted hash of the id, scaled to the table's rows; a missing id is an id of its own.
         Hash {
             /// Tells features apart that share a table; part of the fingerprint.
             salt: u64 = 0,
@@ -139,7 +139,8 @@ choice! {
             /// Below this, the shared row.
             min_count: u64 = 1,
         },
-        /// A number becomes the index of its bucket: how many boundaries are at or below it.
+        /// A number becomes the index of its bucket: how many boundaries are at or below it; a missing one an
+        /// empty bag.
         Bucketise {
             /// Rising.
             boundaries: Vec<f64>,
@@ -191,8 +192,8 @@ choice! {
 }
 
 choice! {
-    derive(Copy)
     /// What a row that cannot be read does.
+    #[derive(Copy)]
     pub enum BadRows {
         /// Ends the run, naming file, line, column and value.
         Fail,

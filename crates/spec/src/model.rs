@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::keys::{choice, words};
+
 /// The place of a table in [`ModelSpec::tables`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableId(pub u32);
@@ -36,16 +38,16 @@ pub struct FeatureSpec {
     pub pooling: Pooling,
 }
 
-/// How a bag is pooled. An empty bag gives zeros.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pooling {
-    /// The sum of the rows.
-    Sum,
-    /// The sum divided by the number of rows.
-    Mean,
-    /// The sum of the rows times the per-id weights of the data.
-    Weighted,
+words! {
+    /// How a bag is pooled. An empty bag gives zeros.
+    pub enum Pooling {
+        /// The sum of the rows.
+        Sum,
+        /// The sum divided by the number of rows.
+        Mean,
+        /// The sum of the rows times the per-id weights of the data.
+        Weighted,
+    }
 }
 
 /// One embedding table.
@@ -63,34 +65,35 @@ pub struct TableSpec {
     pub init: RowInit,
 }
 
-/// How a row is stored. Arithmetic is always in `f32`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RowFormat {
-    /// 32-bit floats.
-    F32,
-    /// IEEE half precision, stochastically rounded on update.
-    F16,
-    /// bfloat16, stochastically rounded on update.
-    Bf16,
+words! {
+    /// How a row is stored. Arithmetic is always in `f32`.
+    pub enum RowFormat {
+        /// 32-bit floats.
+        F32,
+        /// IEEE half precision, stochastically rounded on update.
+        F16,
+        /// bfloat16, stochastically rounded on update.
+        Bf16,
+    }
 }
 
-/// A row's first value: a function of (seed, table name, row, element) only.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
-pub enum RowInit {
-    /// All zeros.
-    Zeros,
-    /// Uniform in `[-bound, bound)`.
-    Uniform {
-        /// Half the width.
-        bound: f32,
-    },
-    /// Normal with mean zero.
-    Normal {
-        /// Standard deviation.
-        deviation: f32,
-    },
+choice! {
+    /// A row's first value: a function of (seed, table name, row, element) only.
+    #[derive(Copy)]
+    pub enum RowInit {
+        /// All zeros.
+        Zeros,
+        /// Uniform in `[-bound, bound)`.
+        Uniform {
+            /// Half the width.
+            bound: f32,
+        },
+        /// Normal with mean zero.
+        Normal {
+            /// Standard deviation.
+            deviation: f32,
+        },
+    }
 }
 
 /// One predicted label.
@@ -102,41 +105,41 @@ pub struct TaskSpec {
     pub weight: f32,
 }
 
-/// The dense network between pooled rows and logits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
-pub enum NetworkSpec {
-    /// Bottom MLP on the dense inputs, pairwise dots of all vectors, top MLP. The interaction's width is the
-    /// last of `bottom`; features of another dim are projected to it.
-    Dlrm {
-        /// Widths of the bottom MLP; its last is the interaction's width.
-        bottom: Vec<usize>,
-        /// Hidden widths of the top MLP; the logit's layer is added.
-        top: Vec<usize>,
-    },
-    /// DCN-v2: cross layers on the concatenation of the bottom MLP's output and all vectors, and a deep MLP.
-    Dcn {
-        /// Widths of the bottom MLP; empty takes the dense inputs as they are.
-        bottom: Vec<usize>,
-        /// Number of cross layers.
-        cross_layers: usize,
-        /// Full matrices or a product of two thin ones.
-        cross_rank: CrossRank,
-        /// Deep MLP behind the cross net or beside it.
-        structure: DcnStructure,
-        /// Hidden widths of the deep MLP.
-        deep: Vec<usize>,
-    },
-    /// A plain MLP on the concatenation of dense inputs and vectors.
-    Mlp {
-        /// Hidden widths.
-        hidden: Vec<usize>,
-    },
-    /// Logistic regression: tables of dim 1, a weight per dense input, a bias.
-    LogisticRegression,
-    /// Factorization machine: of a row's `dim` floats the first is its linear weight, the others its factors;
-    /// each dense input has a weight and no factors.
-    FactorizationMachine,
+choice! {
+    /// The dense network between pooled rows and logits.
+    pub enum NetworkSpec {
+        /// Bottom MLP on the dense inputs, pairwise dots of all vectors, top MLP. The interaction's width is the
+        /// last of `bottom`; features of another dim are projected to it.
+        Dlrm {
+            /// Widths of the bottom MLP; its last is the interaction's width.
+            bottom: Vec<usize>,
+            /// Hidden widths of the top MLP; the logit's layer is added.
+            top: Vec<usize>,
+        },
+        /// DCN-v2: cross layers on the concatenation of the bottom MLP's output and all vectors, and a deep MLP.
+        Dcn {
+            /// Widths of the bottom MLP; empty takes the dense inputs as they are.
+            bottom: Vec<usize> = Vec::new(),
+            /// Number of cross layers.
+            cross_layers: usize = 3,
+            /// Full matrices or a product of two thin ones.
+            cross_rank: CrossRank = CrossRank::Full,
+            /// Deep MLP behind the cross net or beside it.
+            structure: DcnStructure = DcnStructure::Parallel,
+            /// Hidden widths of the deep MLP.
+            deep: Vec<usize>,
+        },
+        /// A plain MLP on the concatenation of dense inputs and vectors.
+        Mlp {
+            /// Hidden widths.
+            hidden: Vec<usize>,
+        },
+        /// Logistic regression: tables of dim 1, a weight per dense input, a bias.
+        LogisticRegression,
+        /// Factorization machine: of a row's `dim` floats the first is its linear weight, the others its factors;
+        /// each dense input has a weight and no factors.
+        FactorizationMachine,
+    }
 }
 
 /// The matrices of a cross layer `x0 * (W x + b) + x`.
@@ -149,34 +152,34 @@ pub enum CrossRank {
     Low(usize),
 }
 
-/// Where DCN's deep MLP stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DcnStructure {
-    /// On top of the cross net's output.
-    Stacked,
-    /// Beside it; the two outputs are concatenated for the logit.
-    Parallel,
+words! {
+    /// Where DCN's deep MLP stands.
+    pub enum DcnStructure {
+        /// On top of the cross net's output.
+        Stacked,
+        /// Beside it; the two outputs are concatenated for the logit.
+        Parallel,
+    }
 }
 
-/// How several tasks use the layers above the interaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Heads {
-    /// One top MLP, one last layer with an output per task.
-    Shared,
-    /// A top MLP of its own for every task.
-    Separate,
+words! {
+    /// How several tasks use the layers above the interaction.
+    pub enum Heads {
+        /// One top MLP, one last layer with an output per task.
+        Shared,
+        /// A top MLP of its own for every task.
+        Separate,
+    }
 }
 
-/// The arithmetic of the dense network; weights, sums and updates are `f32` in both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    /// `f32` operands.
-    F32,
-    /// Operands of every matrix product rounded to bfloat16, sums in `f32`.
-    Bf16,
+words! {
+    /// The arithmetic of the dense network; weights, sums and updates are `f32` in both.
+    pub enum Precision {
+        /// `f32` operands.
+        F32,
+        /// Operands of every matrix product rounded to bfloat16, sums in `f32`.
+        Bf16,
+    }
 }
 
 impl ModelSpec {
@@ -203,7 +206,9 @@ impl ModelSpec {
 impl TableSpec {
     /// A number for the table that follows from its name alone (FNV-1a), for seeding.
     pub fn key(&self) -> u64 {
-        self.name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+        self.name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
     }
 }
 

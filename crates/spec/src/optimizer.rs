@@ -5,94 +5,98 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a table's rows move. The state kept per row follows from the choice.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum SparseOptimizer {
-    /// `w -= lr * g`. No state.
-    Sgd,
-    /// `s += g*g; w -= lr * g / (sqrt(s) + epsilon)`. One float per element.
-    Adagrad {
-        /// Added to the root.
-        epsilon: f32,
-        /// First value of `s`.
-        initial: f32,
-    },
-    /// `s += mean(g*g); w -= lr / (sqrt(s) + epsilon) * g`. One float per row.
-    RowwiseAdagrad {
-        /// Added to the root.
-        epsilon: f32,
-        /// First value of `s`.
-        initial: f32,
-    },
-    /// `m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g; w -= lr * m/(1-b1^t) / (sqrt(v/(1-b2^t)) + epsilon)`.
-    /// Two floats per element; rows that a step does not touch keep their state.
-    Adam {
-        /// Decay of `m`.
-        beta1: f32,
-        /// Decay of `v`.
-        beta2: f32,
-        /// Added to the root.
-        epsilon: f32,
-    },
-    /// Adam with one `v` per row, fed with `mean(g*g)`.
-    RowwiseAdam {
-        /// Decay of `m`.
-        beta1: f32,
-        /// Decay of `v`.
-        beta2: f32,
-        /// Added to the root.
-        epsilon: f32,
-    },
-    /// FTRL-proximal with `alpha = lr`: `sigma = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - sigma*w; n += g*g;`
-    /// `w = 0 where |z| <= l1, else -(z - sign(z)*l1) / ((beta + sqrt(n)) / lr + l2)`. Two floats per element.
-    /// Its own `l2` is proximal; the general `l2` must be 0.
-    Ftrl {
-        /// Smooths the first steps.
-        beta: f32,
-        /// Drives small weights to exact zero.
-        l1: f32,
-        /// Shrinks weights.
-        l2: f32,
-    },
+use crate::config::keys::choice;
+
+choice! {
+    /// How a table's rows move. The state kept per row follows from the choice.
+    #[derive(Copy)]
+    pub enum SparseOptimizer {
+        /// `w -= lr * g`. No state.
+        Sgd,
+        /// `s += g*g; w -= lr * g / (sqrt(s) + epsilon)`. One float per element.
+        Adagrad {
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+            /// First value of `s`.
+            initial: f32 = 0.0,
+        },
+        /// `s += mean(g*g); w -= lr / (sqrt(s) + epsilon) * g`. One float per row.
+        RowwiseAdagrad {
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+            /// First value of `s`.
+            initial: f32 = 0.0,
+        },
+        /// `m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g; w -= lr * m/(1-b1^t) / (sqrt(v/(1-b2^t)) + epsilon)`.
+        /// Two floats per element; rows that a step does not touch keep their state.
+        Adam {
+            /// Decay of `m`.
+            beta1: f32 = 0.9,
+            /// Decay of `v`.
+            beta2: f32 = 0.999,
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+        },
+        /// Adam with one `v` per row, fed with `mean(g*g)`.
+        RowwiseAdam {
+            /// Decay of `m`.
+            beta1: f32 = 0.9,
+            /// Decay of `v`.
+            beta2: f32 = 0.999,
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+        },
+        /// FTRL-proximal with `alpha = lr`: `sigma = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - sigma*w; n += g*g;`
+        /// `w = 0 where |z| <= l1, else -(z - sign(z)*l1) / ((beta + sqrt(n)) / lr + l2)`. Two floats per element.
+        /// Its own `l2` is proximal; the general `l2` must be 0.
+        Ftrl {
+            /// Smooths the first steps.
+            beta: f32 = 1.0,
+            /// Drives small weights to exact zero.
+            l1: f32 = 0.0,
+            /// Shrinks weights.
+            l2: f32 = 0.0,
+        },
+    }
 }
 
-/// How dense weights move.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum DenseOptimizer {
-    /// `u = momentum*u + g; w -= lr * u`.
-    Sgd {
-        /// 0 keeps no state.
-        momentum: f32,
-    },
-    /// `s += g*g; w -= lr * g / (sqrt(s) + epsilon)`.
-    Adagrad {
-        /// Added to the root.
-        epsilon: f32,
-        /// First value of `s`.
-        initial: f32,
-    },
-    /// As the sparse Adam.
-    Adam {
-        /// Decay of `m`.
-        beta1: f32,
-        /// Decay of `v`.
-        beta2: f32,
-        /// Added to the root.
-        epsilon: f32,
-    },
-    /// Adam with decoupled decay: `w -= lr * decay * w` first.
-    Adamw {
-        /// Decay of `m`.
-        beta1: f32,
-        /// Decay of `v`.
-        beta2: f32,
-        /// Added to the root.
-        epsilon: f32,
-        /// Decoupled decay.
-        decay: f32,
-    },
+choice! {
+    /// How dense weights move.
+    #[derive(Copy)]
+    pub enum DenseOptimizer {
+        /// `u = momentum*u + g; w -= lr * u`.
+        Sgd {
+            /// 0 keeps no state.
+            momentum: f32 = 0.0,
+        },
+        /// `s += g*g; w -= lr * g / (sqrt(s) + epsilon)`.
+        Adagrad {
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+            /// First value of `s`.
+            initial: f32 = 0.0,
+        },
+        /// As the sparse Adam.
+        Adam {
+            /// Decay of `m`.
+            beta1: f32 = 0.9,
+            /// Decay of `v`.
+            beta2: f32 = 0.999,
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+        },
+        /// Adam with decoupled decay: `w -= lr * decay * w` first.
+        Adamw {
+            /// Decay of `m`.
+            beta1: f32 = 0.9,
+            /// Decay of `v`.
+            beta2: f32 = 0.999,
+            /// Added to the root.
+            epsilon: f32 = 1e-8,
+            /// Decoupled decay.
+            decay: f32 = 0.01,
+        },
+    }
 }
 
 /// A learning rate and how it changes.
@@ -104,35 +108,36 @@ pub struct LearningRate {
     pub schedule: Schedule,
 }
 
-/// The course of a learning rate over steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum Schedule {
-    /// Always the base.
-    Constant,
-    /// MLPerf DLRM: linear up over `warmup_steps`, flat, then from `decay_start` over `decay_steps` down with
-    /// the given power, and `end_factor` of the base at the end and after.
-    WarmupPolynomial {
-        /// Steps up to the base.
-        warmup_steps: u64,
-        /// First step of the decay.
-        decay_start: u64,
-        /// Length of the decay.
-        decay_steps: u64,
-        /// 2 in MLPerf.
-        power: f32,
-        /// What is left at the end, as a share of the base.
-        end_factor: f32,
-    },
-    /// Linear up over `warmup_steps`, then half a cosine down to `end_factor` at `total_steps`.
-    Cosine {
-        /// Steps up to the base.
-        warmup_steps: u64,
-        /// Where the cosine ends.
-        total_steps: u64,
-        /// What is left at the end, as a share of the base.
-        end_factor: f32,
-    },
+choice! {
+    /// The course of a learning rate over steps.
+    #[derive(Copy)]
+    pub enum Schedule {
+        /// Always the base.
+        Constant,
+        /// MLPerf DLRM: linear up over `warmup_steps`, flat, then from `decay_start` over `decay_steps` down with
+        /// the given power, and `end_factor` of the base at the end and after.
+        WarmupPolynomial {
+            /// Steps up to the base.
+            warmup_steps: u64 = 0,
+            /// First step of the decay.
+            decay_start: u64,
+            /// Length of the decay.
+            decay_steps: u64,
+            /// 2 in MLPerf.
+            power: f32 = 2.0,
+            /// What is left at the end, as a share of the base.
+            end_factor: f32 = 0.0,
+        },
+        /// Linear up over `warmup_steps`, then half a cosine down to `end_factor` at `total_steps`.
+        Cosine {
+            /// Steps up to the base.
+            warmup_steps: u64 = 0,
+            /// Where the cosine ends.
+            total_steps: u64,
+            /// What is left at the end, as a share of the base.
+            end_factor: f32 = 0.0,
+        },
+    }
 }
 
 impl LearningRate {

@@ -9,7 +9,10 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::data::{BagShape, Columns, DenseColumn, IdMap, LabelColumn, SparseColumn};
+use crate::{
+    config::keys::{defaults, section, words},
+    data::{BagShape, Columns, DenseColumn, IdMap, LabelColumn, SparseColumn},
+};
 
 /// The most sparse features of a world.
 pub const SPARSE_MAX: usize = 1024;
@@ -20,51 +23,52 @@ pub const BAG_MAX: u32 = 1024;
 /// The most domains of a world.
 pub const DOMAINS_MAX: usize = 64;
 
-/// A synthetic world; `data::world` turns it into samples.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WorldSpec {
-    /// Samples of the training split, the first of the stream.
-    pub train_samples: u64,
-    /// Samples of the validation split; they follow the training split in time.
-    pub valid_samples: u64,
-    /// Samples of the test split; they follow the validation split in time.
-    pub test_samples: u64,
-    /// Impressions in a second of stream time; times and delays are in milliseconds.
-    pub samples_per_second: f64,
-    /// Dense inputs, each of mean 0 and deviation 1.
-    pub dense_count: usize,
-    /// How many of the dense inputs, the last ones, only a teacher sees.
-    pub dense_teacher_only: usize,
-    /// Sparse features, named `sparse_1`, `sparse_2`, ...; the first is the user, which is also the group.
-    pub sparse_count: usize,
-    /// Ids a feature has over the whole stream: the rows of its table.
-    pub vocabulary: PerFeature<u64>,
-    /// Popularity of the live id of rank k (from 1) falls as k to the power of minus this; 0 is uniform.
-    pub zipf_exponent: PerFeature<f64>,
-    /// Fewest ids in a bag; 0 lets values be missing.
-    pub bag_min: PerFeature<u32>,
-    /// Most ids in a bag; lengths are uniform between the two.
-    pub bag_max: PerFeature<u32>,
-    /// How often all live ids of a feature are replaced during the stream; 0 keeps them, 2.5 replaces them two
-    /// and a half times. Vocabulary is shared out among the generations.
-    pub turnover: PerFeature<f64>,
-    /// Names of sparse features that only a teacher sees.
-    pub teacher_only: Vec<String>,
-    /// Share of clicks where a domain does not say otherwise, between 0 and 1.
-    pub click_rate: f64,
-    /// How many hidden groups the sparse features form.
-    pub hidden_groups: usize,
-    /// How many pairs of features of different groups interact as well.
-    pub across_pairs: usize,
-    /// Strength of the parts of the true logit.
-    pub signal: Signal,
-    /// How the truth changes over the stream.
-    pub drift: Drift,
-    /// Segments of the traffic; none means one domain named `all`.
-    pub domains: Vec<Domain>,
-    /// A second label, the conversion of a click.
-    pub conversion: Option<Conversion>,
+section! {
+    /// A synthetic world; `data::world` turns it into samples.
+    #[serde(deny_unknown_fields, default)]
+    pub struct WorldSpec {
+        /// Samples of the training split, the first of the stream.
+        pub train_samples: u64 = 1_000_000,
+        /// Samples of the validation split; they follow the training split in time.
+        pub valid_samples: u64 = 100_000,
+        /// Samples of the test split; they follow the validation split in time.
+        pub test_samples: u64 = 100_000,
+        /// Impressions in a second of stream time; times and delays are in milliseconds.
+        pub samples_per_second: f64 = 1000.0,
+        /// Dense inputs, each of mean 0 and deviation 1.
+        pub dense_count: usize = 13,
+        /// How many of the dense inputs, the last ones, only a teacher sees.
+        pub dense_teacher_only: usize = 0,
+        /// Sparse features, named `sparse_1`, `sparse_2`, ...; the first is the user, which is also the group.
+        pub sparse_count: usize = 26,
+        /// Ids a feature has over the whole stream: the rows of its table.
+        pub vocabulary: PerFeature<u64> = PerFeature::All(1000),
+        /// Popularity of the live id of rank k (from 1) falls as k to the power of minus this; 0 is uniform.
+        pub zipf_exponent: PerFeature<f64> = PerFeature::All(1.05),
+        /// Fewest ids in a bag; 0 lets values be missing.
+        pub bag_min: PerFeature<u32> = PerFeature::All(1),
+        /// Most ids in a bag; lengths are uniform between the two.
+        pub bag_max: PerFeature<u32> = PerFeature::All(1),
+        /// How often all live ids of a feature are replaced during the stream; 0 keeps them, 2.5 replaces them two
+        /// and a half times. Vocabulary is shared out among the generations.
+        pub turnover: PerFeature<f64> = PerFeature::All(0.0),
+        /// Names of sparse features that only a teacher sees.
+        pub teacher_only: Vec<String> = Vec::new(),
+        /// Share of clicks where a domain does not say otherwise, between 0 and 1.
+        pub click_rate: f64 = 0.25,
+        /// How many hidden groups the sparse features form.
+        pub hidden_groups: usize = 6,
+        /// How many pairs of features of different groups interact as well.
+        pub across_pairs: usize = 4,
+        /// Strength of the parts of the true logit.
+        pub signal: Signal,
+        /// How the truth changes over the stream.
+        pub drift: Drift,
+        /// Segments of the traffic; none means one domain named `all`.
+        pub domains: Vec<Domain> = Vec::new(),
+        /// A second label, the conversion of a click.
+        pub conversion: Option<Conversion> = None,
+    }
 }
 
 /// One value for all features, or one for each.
@@ -77,85 +81,87 @@ pub enum PerFeature<T> {
     Each(Vec<T>),
 }
 
-/// Standard deviations of the parts of the true click logit; 0 leaves a part out.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Signal {
-    /// Effects of single ids.
-    pub main: f64,
-    /// Interactions of two features of the same hidden group.
-    pub inside: f64,
-    /// Interactions of the `across_pairs` pairs.
-    pub across: f64,
-    /// Effects of the dense inputs.
-    pub dense: f64,
-    /// Share of the dense effects' variance that is not linear, from 0 to 1.
-    pub dense_curve: f64,
-    /// How far an id's effect in one domain departs from its effect elsewhere: the bias of a teacher trained on
-    /// all domains.
-    pub domain: f64,
+section! {
+    /// Standard deviations of the parts of the true click logit; 0 leaves a part out.
+    #[derive(Copy)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct Signal {
+        /// Effects of single ids.
+        pub main: f64 = 0.8,
+        /// Interactions of two features of the same hidden group.
+        pub inside: f64 = 0.8,
+        /// Interactions of the `across_pairs` pairs.
+        pub across: f64 = 0.2,
+        /// Effects of the dense inputs.
+        pub dense: f64 = 0.5,
+        /// Share of the dense effects' variance that is not linear, from 0 to 1.
+        pub dense_curve: f64 = 0.3,
+        /// How far an id's effect in one domain departs from its effect elsewhere: the bias of a teacher trained on
+        /// all domains.
+        pub domain: f64 = 0.0,
+    }
 }
 
-/// Standard deviation, at the end of the stream, of what a random walk has added to the logit since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Drift {
-    /// One walk for all samples.
-    pub global: f64,
-    /// One walk for each domain.
-    pub segment: f64,
-    /// One walk for each id; the figure is of their sum over the features of a sample.
-    pub item: f64,
+section! {
+    /// Standard deviation, at the end of the stream, of what a random walk has added to the logit since its start.
+    #[derive(Copy)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct Drift {
+        /// One walk for all samples.
+        pub global: f64 = 0.0,
+        /// One walk for each domain.
+        pub segment: f64 = 0.0,
+        /// One walk for each id; the figure is of their sum over the features of a sample.
+        pub item: f64 = 0.0,
+    }
 }
 
-/// A segment of the traffic.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Domain {
-    /// Its name.
-    pub name: String,
-    /// Its part of the traffic, relative to the other domains' shares.
-    #[serde(default = "one")]
-    pub share: f64,
-    /// Its share of clicks; by default the world's.
-    #[serde(default)]
-    pub click_rate: Option<f64>,
-    /// Its share of conversions among clicks; by default the world's.
-    #[serde(default)]
-    pub conversion_rate: Option<f64>,
-    /// Sparse features that are always empty here.
-    #[serde(default)]
-    pub absent: Vec<String>,
+section! {
+    /// A segment of the traffic.
+    #[serde(deny_unknown_fields, default)]
+    pub struct Domain {
+        /// Its name.
+        pub name: String,
+        /// Its part of the traffic, relative to the other domains' shares.
+        pub share: f64 = 1.0,
+        /// Its share of clicks; by default the world's.
+        pub click_rate: Option<f64> = None,
+        /// Its share of conversions among clicks; by default the world's.
+        pub conversion_rate: Option<f64> = None,
+        /// Sparse features that are always empty here.
+        pub absent: Vec<String> = Vec::new(),
+    }
 }
 
-/// Conversions: what some clicks lead to, later.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Conversion {
-    /// Share of conversions among clicks where a domain does not say otherwise.
-    pub rate: f64,
-    /// Standard deviation of the conversion logit's own effects of single ids.
-    pub signal: f64,
-    /// How much of the click logit's signal is in the conversion logit too; may be negative.
-    pub follows_click: f64,
-    /// Mean time from impression to click, exponential.
-    pub click_delay_seconds: f64,
-    /// Mean time from click to conversion, exponential.
-    pub delay_seconds: f64,
-    /// A conversion later than this after its click is not seen in the label; 0 sees all.
-    pub window_seconds: f64,
-    /// What the label says of an impression without a click.
-    pub label: ConversionLabel,
+section! {
+    /// Conversions: what some clicks lead to, later.
+    #[serde(deny_unknown_fields, default)]
+    pub struct Conversion {
+        /// Share of conversions among clicks where a domain does not say otherwise.
+        pub rate: f64 = 0.1,
+        /// Standard deviation of the conversion logit's own effects of single ids.
+        pub signal: f64 = 0.6,
+        /// How much of the click logit's signal is in the conversion logit too; may be negative.
+        pub follows_click: f64 = 0.3,
+        /// Mean time from impression to click, exponential.
+        pub click_delay_seconds: f64 = 20.0,
+        /// Mean time from click to conversion, exponential.
+        pub delay_seconds: f64 = 1800.0,
+        /// A conversion later than this after its click is not seen in the label; 0 sees all.
+        pub window_seconds: f64 = 0.0,
+        /// What the label says of an impression without a click.
+        pub label: ConversionLabel = ConversionLabel::GivenClick,
+    }
 }
 
-/// What the conversion label says of an impression without a click.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConversionLabel {
-    /// Absent: the task is the conversion of a click.
-    GivenClick,
-    /// Zero: the task is a click with a conversion.
-    PerImpression,
+words! {
+    /// What the conversion label says of an impression without a click.
+    pub enum ConversionLabel {
+        /// Absent: the task is the conversion of a click.
+        GivenClick,
+        /// Zero: the task is a click with a conversion.
+        PerImpression,
+    }
 }
 
 /// Who looks at the samples.
@@ -224,54 +230,11 @@ pub enum WorldError {
     },
 }
 
-fn one() -> f64 {
-    1.0
-}
+defaults!(WorldSpec, Signal, Drift, Conversion);
 
-impl Default for WorldSpec {
-    fn default() -> WorldSpec {
-        WorldSpec {
-            train_samples: 1_000_000,
-            valid_samples: 100_000,
-            test_samples: 100_000,
-            samples_per_second: 1000.0,
-            dense_count: 13,
-            dense_teacher_only: 0,
-            sparse_count: 26,
-            vocabulary: PerFeature::All(1000),
-            zipf_exponent: PerFeature::All(1.05),
-            bag_min: PerFeature::All(1),
-            bag_max: PerFeature::All(1),
-            turnover: PerFeature::All(0.0),
-            teacher_only: Vec::new(),
-            click_rate: 0.25,
-            hidden_groups: 6,
-            across_pairs: 4,
-            signal: Signal::default(),
-            drift: Drift::default(),
-            domains: Vec::new(),
-            conversion: None,
-        }
-    }
-}
-
-impl Default for Signal {
-    fn default() -> Signal {
-        Signal { main: 0.8, inside: 0.8, across: 0.2, dense: 0.5, dense_curve: 0.3, domain: 0.0 }
-    }
-}
-
-impl Default for Conversion {
-    fn default() -> Conversion {
-        Conversion {
-            rate: 0.1,
-            signal: 0.6,
-            follows_click: 0.3,
-            click_delay_seconds: 20.0,
-            delay_seconds: 1800.0,
-            window_seconds: 0.0,
-            label: ConversionLabel::GivenClick,
-        }
+impl Default for Domain {
+    fn default() -> Domain {
+        Domain { name: "all".into(), share: 1.0, click_rate: None, conversion_rate: None, absent: Vec::new() }
     }
 }
 
@@ -285,12 +248,6 @@ impl<T: Copy> PerFeature<T> {
             PerFeature::All(value) => *value,
             PerFeature::Each(values) => values[feature],
         }
-    }
-}
-
-impl Default for Domain {
-    fn default() -> Domain {
-        Domain { name: "all".into(), share: 1.0, click_rate: None, conversion_rate: None, absent: Vec::new() }
     }
 }
 

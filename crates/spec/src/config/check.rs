@@ -1,0 +1,173 @@
+//! From what the user typed to the checked job: every default filled in, every rule held.
+//!
+//! A rule that fails names the key by its path (`run.data.sparse[2].rows`); the place in the file is looked up
+//! from the path afterwards, so checks need no spans.
+
+mod columns;
+mod tables;
+mod training;
+
+use std::fmt::Display;
+
+use super::{
+    Job, Process, Run,
+    error::Problem,
+    raw::{DataKind, RawJob, RawModel},
+};
+use crate::{
+    Grains,
+    data::{DataSpec, SplitSpec},
+    model::{CrossRank, FeatureSpec, ModelSpec, NetworkSpec, TableId, TaskSpec},
+};
+
+/// The most grains of a batch, and so the most ranks of a run.
+const GRAINS_MAX: usize = 1 << 16;
+
+/// The widest layer.
+const WIDTH_MAX: usize = 1 << 16;
+
+/// Checks a job and fills it in.
+pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
+    let (run, process) = (raw.run, raw.process);
+    at_least("run.batch_size", run.batch_size, 1)?;
+    let grain_count = grain_count(run.grains, run.batch_size)?;
+    at_least("run.epochs", run.epochs, 1)?;
+    let mut columns = columns::columns(&run.data)?;
+    let tables = tables::tables(&run, &columns)?;
+    for (column, &table) in columns.columns.sparse.iter_mut().zip(&tables.of_feature) {
+        column.row_count = tables.tables[table].row_count;
+    }
+    let features = columns.columns.sparse.iter().zip(&columns.poolings).zip(&tables.of_feature);
+    let feature = |((column, &pooling), &table): ((&crate::data::SparseColumn, _), _)| FeatureSpec {
+        name: column.name.clone(),
+        table: TableId(table as u32),
+        pooling,
+    };
+    let model = ModelSpec {
+        dense_count: columns.columns.dense.len(),
+        features: features.map(feature).collect(),
+        tables: tables.tables,
+        tasks: columns.tasks,
+        network: network(&run.model, columns.columns.dense.len())?,
+        heads: run.model.heads,
+        precision: run.precision,
+    };
+    check_process(&process, grain_count, run.data.kind, &run.data.split)?;
+    let data = DataSpec {
+        source: columns.source,
+        columns: columns.columns,
+        split: run.data.split,
+        bad_rows: run.data.on_bad_row,
+        shuffle: run.data.shuffle,
+    };
+    let sparse = training::sparse(run.sparse)?;
+    let dense = training::dense(run.dense)?;
+    at_least("run.evaluate.window_steps", run.evaluate.window_steps, 1)?;
+    let run = Run {
+        seed: run.seed,
+        batch_size: run.batch_size,
+        grain_count,
+        epochs: run.epochs,
+        steps_max: run.steps_max,
+        data,
+        model,
+        sparse,
+        dense,
+        evaluate: run.evaluate,
+    };
+    Ok(Job { run, process })
+}
+
+fn grain_count(given: Option<usize>, batch_size: usize) -> Result<usize, Problem> {
+    let Some(count) = given else { return Ok(Grains::for_batch(batch_size).count()) };
+    if count.is_power_of_two() && count <= GRAINS_MAX {
+        return Ok(count);
+    }
+    let chosen = Grains::for_batch(batch_size).count();
+    let advice = format!("it must be a power of two up to {GRAINS_MAX}; leave it out for {chosen}");
+    Err(Problem::value("run.grains", count, advice))
+}
+
+fn network(model: &RawModel, dense_count: usize) -> Result<NetworkSpec, Problem> {
+    let widths = |key: &str, widths: &[usize]| {
+        widths.iter().enumerate().try_for_each(|(layer, &width)| {
+            between(&format!("run.model.{key}[{layer}]"), width, 1, WIDTH_MAX)
+        })
+    };
+    match &model.network {
+        NetworkSpec::Dlrm { bottom, top } => {
+            if bottom.is_empty() {
+                let advice = "it needs at least one width; the last is the width in which vectors interact";
+                return Err(Problem::value("run.model.bottom", "[]", advice));
+            }
+            if dense_count == 0 {
+                let advice = "its bottom layers need at least one [[run.data.dense]]; use \"dcn\" or \"mlp\" without";
+                return Err(Problem::value("run.model.kind", "\"dlrm\"", advice));
+            }
+            widths("bottom", bottom)?;
+            widths("top", top)?;
+        }
+        NetworkSpec::Dcn { bottom, cross_layers, cross_rank, deep, .. } => {
+            if !bottom.is_empty() && dense_count == 0 {
+                let advice = "there is no [[run.data.dense]] for it; leave it out";
+                return Err(Problem::value("run.model.bottom", format!("{bottom:?}"), advice));
+            }
+            widths("bottom", bottom)?;
+            widths("deep", deep)?;
+            between("run.model.cross_layers", *cross_layers, 1, 64)?;
+            if let CrossRank::Low(rank) = cross_rank {
+                between("run.model.cross_rank", *rank, 1, WIDTH_MAX)?;
+            }
+        }
+        NetworkSpec::Mlp { hidden } => widths("hidden", hidden)?,
+        NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {}
+    }
+    Ok(model.network.clone())
+}
+
+fn check_process(process: &Process, grains: usize, kind: DataKind, split: &SplitSpec) -> Result<(), Problem> {
+    if process.threads > 0 && !grains.is_multiple_of(process.threads) {
+        let advice = format!("it must divide the {grains} grains of a batch (run.grains), as 1, 2 and 4 do");
+        return Err(Problem::value("process.threads", process.threads, advice));
+    }
+    at_least("process.checkpoints_kept", process.checkpoints_kept, 1)?;
+    at_least("process.prep_memory_mib", process.prep_memory_mib, 16)?;
+    between("process.batches_ahead", process.batches_ahead, 1, 1024)?;
+    let files = &process.data;
+    let given = [("train", &files.train), ("valid", &files.valid), ("test", &files.test)];
+    for (key, files) in given {
+        for (index, file) in files.iter().enumerate().filter(|(_, file)| file.is_empty()) {
+            return Err(Problem::value(&format!("process.data.{key}[{index}]"), format!("{file:?}"), "name a file"));
+        }
+        if !files.is_empty() && kind == DataKind::Synthetic {
+            let advice = "a synthetic world needs no files; leave it out";
+            return Err(Problem::value(&format!("process.data.{key}"), format!("{files:?}"), advice));
+        }
+        if !files.is_empty() && key != "train" && *split != SplitSpec::ByFile {
+            let advice = "the split takes these rows from `train`; leave it out, or set split = \"by_file\"";
+            return Err(Problem::value(&format!("process.data.{key}"), format!("{files:?}"), advice));
+        }
+    }
+    if files.train.is_empty() && kind != DataKind::Synthetic {
+        return Err(Problem::missing("process.data.train", "it says which files to train on, such as [\"logs/*.gz\"]"));
+    }
+    Ok(())
+}
+
+/// Refuses a number below `low`.
+fn at_least<T: PartialOrd + Display>(path: &str, value: T, low: T) -> Result<(), Problem> {
+    if value >= low { Ok(()) } else { Err(Problem::value(path, value, format!("it must be at least {low}"))) }
+}
+
+/// Refuses a number outside `low..=high`.
+fn between<T: PartialOrd + Display>(path: &str, value: T, low: T, high: T) -> Result<(), Problem> {
+    if value >= low && value <= high {
+        return Ok(());
+    }
+    Err(Problem::value(path, value, format!("it must be from {low} to {high}")))
+}
+
+/// The task of a label.
+fn task(name: &str, weight: f32) -> TaskSpec {
+    TaskSpec { name: name.to_owned(), weight }
+}

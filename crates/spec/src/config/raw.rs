@@ -1,0 +1,221 @@
+//! The job file as the user writes it: every key, with its default and its meaning.
+//!
+//! Nothing is checked here beyond types; `check` turns this form into the checked [`Job`](super::Job), in
+//! which no default is left open. Sections whose keys stand for themselves (`[process]`, `[run.evaluate]`,
+//! the synthetic world) have one form for both.
+
+use super::{
+    Evaluate, Process,
+    keys::{section, words},
+};
+use crate::{
+    data::{BadRows, DenseTransform, IdMap, SplitSpec},
+    model::{Heads, NetworkSpec, Pooling, Precision, RowFormat, RowInit},
+    optimizer::{DenseOptimizer, Schedule, SparseOptimizer},
+    world::WorldSpec,
+};
+
+section! {
+    pub(crate) struct RawJob {
+        pub run: RawRun,
+        pub process: Process,
+    }
+}
+
+section! {
+    /// Everything that changes results. It is hashed, and the hash goes into every checkpoint: a run continues
+    /// only with the `run` it began with.
+    pub(crate) struct RawRun {
+        /// Seeds initial weights, rounding, shuffling and the synthetic world.
+        pub seed: u64 = 1,
+        /// Samples of a batch, over all threads together.
+        pub batch_size: usize = 2048,
+        /// Grains a batch is cut into: a power of two that the number of threads must divide. Absent: one for
+        /// every 256 samples, at least 8.
+        pub grains: Option<usize> = None,
+        /// Passes over the training data.
+        pub epochs: u64 = 1,
+        /// Stop after this many steps; 0 means at the end of the last epoch.
+        pub steps_max: u64 = 0,
+        /// The arithmetic of the dense network.
+        pub precision: Precision = Precision::F32,
+        pub data: RawData,
+        pub tables: RawTables,
+        /// Tables that differ from `[run.tables]`, or that several features share.
+        pub table: Vec<RawTable> = Vec::new(),
+        pub model: RawModel,
+        pub sparse: RawSparse,
+        pub dense: RawDense,
+        pub evaluate: Evaluate,
+    }
+}
+
+words! {
+    /// The form of the input.
+    pub(crate) enum DataKind {
+        /// The seeded world of `[run.data.world]`; needs no files, and brings its own columns and split.
+        Synthetic,
+        /// Criteo's click logs: tab-separated label, 13 integers, 26 hexadecimal ids, no header; plain, gzip or
+        /// zstd. The columns `label`, `I1` to `I13` (log1p) and `C1` to `C26` (hashed) are filled in; a column
+        /// listed in the job replaces the one of its name.
+        Criteo,
+        /// Text with a header line; plain, gzip or zstd.
+        Csv,
+        /// Parquet files.
+        Parquet,
+    }
+}
+
+section! {
+    /// What the data is. The files themselves are named in `[process.data]`.
+    pub(crate) struct RawData {
+        /// The form of the input.
+        pub kind: DataKind,
+        /// The field separator; for `csv` only. Absent: a comma.
+        pub delimiter: Option<char> = None,
+        /// How rows become training, validation and test data.
+        pub split: SplitSpec = SplitSpec::ByFile,
+        /// What a row that cannot be read does.
+        pub on_bad_row: BadRows = BadRows::Fail,
+        /// Visit the training data in a seeded order that differs per epoch. Off means the order of the files.
+        pub shuffle: bool = true,
+        /// Column with the event's time, a whole number; needed to split by time.
+        pub time: Option<String> = None,
+        /// Column that groups samples for GAUC, such as a user; any value.
+        pub group: Option<String> = None,
+        /// Column that cuts calibration into segments, such as a country; at most 4096 values.
+        pub segment: Option<String> = None,
+        /// Column with the weight of a sample in the loss.
+        pub sample_weight: Option<String> = None,
+        /// The synthetic world, for kind `synthetic` only.
+        pub world: Option<WorldSpec> = None,
+        /// What is predicted: one task per label.
+        pub label: Vec<RawLabel> = Vec::new(),
+        /// Number columns.
+        pub dense: Vec<RawDenseColumn> = Vec::new(),
+        /// Id columns.
+        pub sparse: Vec<RawSparseColumn> = Vec::new(),
+    }
+}
+
+section! {
+    /// A label, and the task that predicts it. A synthetic world has `click`, and `conversion` if it says so;
+    /// all its labels are trained unless some are listed.
+    pub(crate) struct RawLabel {
+        /// Column name, and the task's name.
+        pub name: String,
+        /// The label is 1 where the value is at least this. Absent: the value must be 0 or 1.
+        pub at_least: Option<f64> = None,
+        /// The task's weight in the loss.
+        pub weight: f32 = 1.0,
+    }
+}
+
+section! {
+    /// A number column.
+    pub(crate) struct RawDenseColumn {
+        /// Column name.
+        pub name: String,
+        /// What an empty value counts as, before the transforms.
+        pub missing: f32 = 0.0,
+        /// Applied in order.
+        pub transforms: Vec<DenseTransform> = Vec::new(),
+    }
+}
+
+section! {
+    /// An id column: one feature of the model. The features of a synthetic world are there already; list one
+    /// only to change its `table` or `pooling`.
+    pub(crate) struct RawSparseColumn {
+        /// Column name, and the feature's name.
+        pub name: String,
+        /// How an id becomes a row. Absent: `hash`.
+        pub map: Option<IdMap> = None,
+        /// Rows of the feature's table. Absent: what `[[run.table]]` or `[run.tables]` says.
+        pub rows: Option<u64> = None,
+        /// The table that holds the rows: one of `[[run.table]]`, or another feature's name to share its table.
+        /// Absent: a table of its own, named like the feature.
+        pub table: Option<String> = None,
+        /// Whether a cell holds several ids: a Parquet list, or text cut at `separator`. Absent: `false`.
+        pub list: Option<bool> = None,
+        /// What stands between the ids of a text cell; only for `csv` with `list = true`. Absent: `|`.
+        pub separator: Option<char> = None,
+        /// At most this many ids of a cell are kept, the first ones. Absent: 1, or 256 with `list = true`.
+        pub bag_max: Option<usize> = None,
+        /// How the rows of a cell become one vector.
+        pub pooling: Pooling = Pooling::Sum,
+        /// A column with a weight for every id, of the same lengths; only with `pooling = "weighted"`.
+        pub weights: Option<String> = None,
+    }
+}
+
+section! {
+    /// What all tables have in common; `[[run.table]]` overrides it for one.
+    pub(crate) struct RawTables {
+        /// Rows of a table whose feature does not say.
+        pub rows: Option<u64> = None,
+        /// Floats in a row. Absent: 16, or 1 for `logistic_regression`.
+        pub dim: Option<usize> = None,
+        /// How a row is stored.
+        pub format: RowFormat = RowFormat::F32,
+        /// A row's first value. Absent: uniform within one over the root of the number of rows, or zeros for
+        /// `logistic_regression`.
+        pub init: Option<RowInit> = None,
+    }
+}
+
+section! {
+    /// One table; what is absent follows `[run.tables]`.
+    pub(crate) struct RawTable {
+        /// Its name: a feature's, or the one that features give in `table`.
+        pub name: String,
+        /// Rows.
+        pub rows: Option<u64> = None,
+        /// Floats in a row.
+        pub dim: Option<usize> = None,
+        /// How a row is stored.
+        pub format: Option<RowFormat> = None,
+        /// A row's first value.
+        pub init: Option<RowInit> = None,
+    }
+}
+
+section! {
+    /// The dense network on top of the pooled rows.
+    pub(crate) struct RawModel flattens network: NetworkSpec {
+        /// Whether several tasks share the layers above the interaction.
+        pub heads: Heads = Heads::Shared,
+    }
+}
+
+section! {
+    /// How rows move.
+    pub(crate) struct RawSparse {
+        /// The formula.
+        pub optimizer: SparseOptimizer = SparseOptimizer::RowwiseAdagrad { epsilon: 1e-8, initial: 0.0 },
+        /// The peak learning rate.
+        pub learning_rate: f32,
+        /// How the rate changes over the steps.
+        pub schedule: Schedule = Schedule::Constant,
+        /// L2 on the rows that a step touches.
+        pub l2: f32 = 0.0,
+        /// A row's gradient is scaled down to this norm; 0 means no limit.
+        pub row_norm_max: f32 = 0.0,
+    }
+}
+
+section! {
+    /// How dense weights move.
+    pub(crate) struct RawDense {
+        /// The formula.
+        pub optimizer: DenseOptimizer = DenseOptimizer::Sgd { momentum: 0.0 },
+        /// The peak learning rate.
+        pub learning_rate: f32,
+        /// How the rate changes over the steps.
+        pub schedule: Schedule = Schedule::Constant,
+        /// L2 on all dense weights.
+        pub l2: f32 = 0.0,
+        /// The whole dense gradient is scaled down to this norm; 0 means no limit.
+        pub norm_max: f32 = 0.0,
+    }
+}
