@@ -1,0 +1,282 @@
+//! Reading a checkpoint, on any number of ranks and in any precision.
+//!
+//! A file is read whole (64 MiB at most for a table's), checked against its checksum, and only then believed:
+//! no row of a damaged file ever reaches a table.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use safetensors::{Dtype, SafeTensors};
+
+use super::{
+    CheckpointError, DenseTensor, FileEntry, Manifest, Result, TableLayout,
+    convert::convert,
+    manifest::{MANIFEST_FILE, hex},
+    write::{DenseKind, DenseLayout},
+};
+use crate::cut::RowStore;
+
+/// What to take from a table's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Rows and optimizer state, to go on training.
+    RowsAndState,
+    /// Rows alone, to evaluate, to serve, or to train on with another optimizer; the state stays as it is.
+    Rows,
+}
+
+/// A published checkpoint, its manifest checked.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Checkpoint {
+    /// Reads the manifest, and checks it and the length of every file.
+    ///
+    /// # Errors
+    /// If `path` is no checkpoint, or a file is missing, cut short or too long; the error names it.
+    pub fn open(path: &Path) -> Result<Checkpoint> {
+        let manifest_path = path.join(MANIFEST_FILE);
+        let bytes = fs::read(&manifest_path).map_err(|source| read_error(&manifest_path, source))?;
+        let manifest = Manifest::decode(&manifest_path, &bytes)?;
+        for file in &manifest.files {
+            let file_path = path.join(&file.name);
+            let found = fs::metadata(&file_path).map_err(|source| read_error(&file_path, source))?.len();
+            if found != file.bytes {
+                return Err(CheckpointError::Length { path: file_path, found, wanted: file.bytes });
+            }
+        }
+        Ok(Checkpoint { path: path.to_owned(), manifest })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Reads every byte and compares it with the checksums; returns how many bytes that were.
+    ///
+    /// # Errors
+    /// The first file that does not match.
+    pub fn verify_all(&self) -> Result<u64> {
+        let mut buffer = vec![0; 1 << 20];
+        for entry in &self.manifest.files {
+            let path = self.path.join(&entry.name);
+            let mut file = File::open(&path).map_err(|source| read_error(&path, source))?;
+            let (mut bytes, mut crc) = (0, 0);
+            loop {
+                let count = file.read(&mut buffer).map_err(|source| read_error(&path, source))?;
+                if count == 0 {
+                    break;
+                }
+                bytes += count as u64;
+                crc = crc32c::crc32c_append(crc, &buffer[..count]);
+            }
+            check(&path, entry, bytes, crc)?;
+        }
+        Ok(self.manifest.bytes())
+    }
+
+    /// Fills the rows that `table` holds, in its own format; reads only the files that these rows lie in.
+    ///
+    /// # Errors
+    /// If the checkpoint has no such table, or one of another shape or (for [`Load::RowsAndState`]) another
+    /// optimizer; or if a file is damaged. The table may then be filled in part.
+    pub fn load_table<T: RowStore>(&self, table: &mut T, load: Load) -> Result<()> {
+        let wanted = table.layout();
+        let layout = self.matching_layout(&wanted, load)?;
+        let held = table.held();
+        for file in 0..layout.file_count() {
+            let rows = layout.rows_of_file(file);
+            let (start, end) = (rows.start.max(held.start), rows.end.min(held.end));
+            if start >= end {
+                continue;
+            }
+            let (path, bytes) = self.read_verified(&layout.file_name(file))?;
+            let tensors = TableTensors::parse(&path, &bytes, layout, rows.end - rows.start)?;
+            // In steps of a piece, so that a conversion does not double the file in memory.
+            let step = layout.piece_rows();
+            for first in (start..end).step_by(step as usize) {
+                let run = first..end.min(first + step);
+                let place = (run.start - rows.start) as usize..(run.end - rows.start) as usize;
+                let row_bytes = layout.row_bytes();
+                let elements = &tensors.rows[place.start * row_bytes..place.end * row_bytes];
+                let elements = convert(elements, layout.format, wanted.format);
+                let state = match load {
+                    Load::RowsAndState => {
+                        let state_bytes = layout.state_floats() * size_of::<f32>();
+                        let bytes = &tensors.state[place.start * state_bytes..place.end * state_bytes];
+                        bytemuck::pod_collect_to_vec(bytes)
+                    }
+                    Load::Rows => present_state(table, run.clone(), &wanted),
+                };
+                table.write_rows(run, &elements, &state);
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements of a dense file, checked to hold exactly `wanted.tensors`, one tensor after the other in
+    /// that order.
+    ///
+    /// # Errors
+    /// If the checkpoint has other tensors, or the file is damaged.
+    pub fn dense_values(&self, wanted: &DenseLayout) -> Result<Vec<f32>> {
+        let path = self.path.join(wanted.kind.file_name());
+        let mut tensors: BTreeMap<String, DenseTensor> =
+            self.dense(wanted.kind)?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let mut values = Vec::with_capacity(wanted.element_count() as usize);
+        for entry in &wanted.tensors {
+            let Some(tensor) = tensors.remove(&entry.name) else {
+                return Err(CheckpointError::NoTensor { path, tensor: entry.name.clone() });
+            };
+            if tensor.shape != entry.shape {
+                let (tensor, found, wanted) = (entry.name.clone(), tensor.shape, entry.shape.clone());
+                return Err(CheckpointError::ShapeChanged { path, tensor, found, wanted });
+            }
+            values.extend(tensor.values);
+        }
+        match tensors.into_keys().next() {
+            Some(tensor) => Err(CheckpointError::ExtraTensor { path, tensor }),
+            None => Ok(values),
+        }
+    }
+
+    /// The tensors of one dense file in the order in which they were written; none if it was not written.
+    ///
+    /// # Errors
+    /// If the file is damaged.
+    pub fn dense(&self, kind: DenseKind) -> Result<Vec<DenseTensor>> {
+        let entries = match kind {
+            DenseKind::Weights => &self.manifest.dense,
+            DenseKind::State => &self.manifest.dense_state,
+        };
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (path, bytes) = self.read_verified(kind.file_name())?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| malformed(&path, error))?;
+        let mut tensors = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let tensor = file
+                .tensor(&entry.name)
+                .map_err(|_| CheckpointError::NoTensor { path: path.clone(), tensor: entry.name.clone() })?;
+            if tensor.dtype() != Dtype::F32 || tensor.shape() != entry.shape {
+                let problem = format!("tensor `{}` is not F32 of shape {:?}", entry.name, entry.shape);
+                return Err(CheckpointError::Malformed { path, problem });
+            }
+            tensors.push(DenseTensor {
+                name: entry.name.clone(),
+                shape: entry.shape.clone(),
+                values: bytemuck::pod_collect_to_vec(tensor.data()),
+            });
+        }
+        Ok(tensors)
+    }
+
+    /// The checkpoint's layout of a table, if it can be loaded into `wanted`.
+    fn matching_layout(&self, wanted: &TableLayout, load: Load) -> Result<&TableLayout> {
+        let table = wanted.name.clone();
+        let Some(layout) = self.manifest.table(&table) else {
+            let names: Vec<String> =
+                self.manifest.tables.iter().map(|table| format!("`{}`", table.name)).collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(CheckpointError::NoTable { path: self.path.clone(), table, known });
+        };
+        if layout.dim != wanted.dim {
+            return Err(CheckpointError::DimChanged { table, found: layout.dim, wanted: wanted.dim });
+        }
+        if layout.row_count != wanted.row_count {
+            let (found, wanted) = (layout.row_count, wanted.row_count);
+            return Err(CheckpointError::RowCountChanged { table, found, wanted });
+        }
+        if load == Load::RowsAndState && layout.state != wanted.state {
+            let (found, wanted) = (layout.state_words(), wanted.state_words());
+            return Err(CheckpointError::StateChanged { table, found, wanted });
+        }
+        Ok(layout)
+    }
+
+    fn read_verified(&self, name: &str) -> Result<(PathBuf, Vec<u8>)> {
+        let path = self.path.join(name);
+        let Some(entry) = self.manifest.file(name) else {
+            let problem = format!("the manifest does not list `{name}`");
+            return Err(CheckpointError::Malformed { path: self.path.join(MANIFEST_FILE), problem });
+        };
+        let bytes = fs::read(&path).map_err(|source| read_error(&path, source))?;
+        check(&path, entry, bytes.len() as u64, crc32c::crc32c(&bytes))?;
+        Ok((path, bytes))
+    }
+}
+
+/// The bytes of a table file's two tensors.
+struct TableTensors<'a> {
+    rows: &'a [u8],
+    state: &'a [u8],
+}
+
+impl<'a> TableTensors<'a> {
+    fn parse(path: &Path, bytes: &'a [u8], layout: &TableLayout, row_count: u64) -> Result<TableTensors<'a>> {
+        let file = SafeTensors::deserialize(bytes).map_err(|error| malformed(path, error))?;
+        let dtype = match layout.format {
+            campanile_spec::RowFormat::F32 => Dtype::F32,
+            campanile_spec::RowFormat::F16 => Dtype::F16,
+            campanile_spec::RowFormat::Bf16 => Dtype::BF16,
+        };
+        let tensor = |name: &str, dtype: Dtype, width: usize| -> Result<&'a [u8]> {
+            let tensor = file.tensor(name).map_err(|error| malformed(path, error))?;
+            if tensor.dtype() != dtype || tensor.shape() != [row_count as usize, width] {
+                let problem = format!("tensor `{name}` is not {dtype:?} of shape [{row_count}, {width}]");
+                return Err(CheckpointError::Malformed { path: path.to_owned(), problem });
+            }
+            Ok(tensor.data())
+        };
+        let rows = tensor("rows", dtype, layout.dim)?;
+        let state = match layout.state_floats() {
+            0 => &[],
+            floats => tensor("state", Dtype::F32, floats)?,
+        };
+        Ok(TableTensors { rows, state })
+    }
+}
+
+fn present_state<T: RowStore>(table: &T, rows: std::ops::Range<u64>, layout: &TableLayout) -> Vec<f32> {
+    let count = (rows.end - rows.start) as usize;
+    let mut state = vec![0.0; count * layout.state_floats()];
+    table.copy_rows(rows, &mut vec![0; count * layout.row_bytes()], &mut state);
+    state
+}
+
+fn check(path: &Path, entry: &FileEntry, bytes: u64, crc: u32) -> Result<()> {
+    if bytes != entry.bytes {
+        return Err(CheckpointError::Length { path: path.to_owned(), found: bytes, wanted: entry.bytes });
+    }
+    let (found, wanted) = (hex(crc), entry.crc32c.clone());
+    if found != wanted {
+        return Err(CheckpointError::Damaged { path: path.to_owned(), found, wanted });
+    }
+    Ok(())
+}
+
+fn read_error(path: &Path, source: io::Error) -> CheckpointError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::Missing { path },
+        _ => CheckpointError::Read { path, source },
+    }
+}
+
+fn malformed(path: &Path, error: safetensors::SafeTensorError) -> CheckpointError {
+    CheckpointError::Malformed { path: path.to_owned(), problem: error.to_string() }
+}

@@ -1,0 +1,353 @@
+//! One rank's hand on the disk: a thread that takes pieces from a short queue and writes them in place.
+//!
+//! The queue is bounded and [`CheckpointWriter::offer`] never waits, so a slow disk costs the training nothing
+//! but a longer checkpoint. Pieces are written at their final offsets, each with a running checksum, so several
+//! ranks can fill one file and no file is read back.
+//!
+//! The first failure ends the thread, and the next call returns it.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use serde_json::{Map, json};
+
+use super::{
+    CheckpointError, FilePart, Result, TensorEntry, Written,
+    directory::writing_dir,
+    disk::Disk,
+    layout::{TableLayout, safetensors_header},
+};
+use crate::cut::RowRun;
+
+/// The most pieces that wait for the disk: 16 MiB in all.
+pub const QUEUE_PIECES_MAX: usize = 16;
+
+/// Something to write.
+#[derive(Debug)]
+pub enum Piece {
+    /// Rows of a table, as a cut gives them.
+    Rows {
+        /// The table.
+        table: Arc<TableLayout>,
+        /// The rows.
+        run: RowRun,
+    },
+    /// Some neighbouring elements of a dense file.
+    Dense {
+        /// The file.
+        file: Arc<DenseLayout>,
+        /// Where they start, counted over all tensors of the file in order.
+        first_element: u64,
+        /// The elements.
+        values: Vec<f32>,
+    },
+}
+
+/// A file of dense tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DenseLayout {
+    /// Which file.
+    pub kind: DenseKind,
+    /// Its tensors, whose names differ.
+    pub tensors: Vec<TensorEntry>,
+}
+
+/// What the tensors of a dense file are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DenseKind {
+    /// Weights: `dense.safetensors`.
+    Weights,
+    /// Their optimizer state: `dense_state.safetensors`.
+    State,
+}
+
+/// A named dense tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DenseTensor {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements, the last dimension running fastest.
+    pub values: Vec<f32>,
+}
+
+/// What became of an offered piece.
+#[derive(Debug)]
+pub enum Offer {
+    /// It will be written.
+    Taken,
+    /// The queue is full: offer it again after the next step.
+    Full(Piece),
+}
+
+/// Writes one rank's part of a checkpoint in the background.
+#[derive(Debug)]
+pub struct CheckpointWriter {
+    /// `None` when nothing more will come.
+    queue: Option<SyncSender<Piece>>,
+    /// `None` when its result has been taken.
+    thread: Option<JoinHandle<Result<Written>>>,
+}
+
+impl CheckpointWriter {
+    /// Starts the thread that writes into the directory which [`super::prepare`] has made.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn begin(dir: &Path, step: u64) -> Result<CheckpointWriter> {
+        CheckpointWriter::begin_on(Disk::default(), dir, step)
+    }
+
+    pub(super) fn begin_on(disk: Disk, dir: &Path, step: u64) -> Result<CheckpointWriter> {
+        let dir = writing_dir(dir, step);
+        let mut files = Files { disk, dir: dir.clone(), open: None, written: Written::default() };
+        let (queue, pieces) = sync_channel(QUEUE_PIECES_MAX);
+        let thread = std::thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn(move || files.write_all(&pieces))
+            .map_err(|source| CheckpointError::Write { path: dir, source })?;
+        Ok(CheckpointWriter { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Hands a piece to the thread, unless the queue is full.
+    ///
+    /// # Errors
+    /// What the thread met while it wrote this or an earlier piece.
+    ///
+    /// # Panics
+    /// After [`CheckpointWriter::close`] or an error.
+    pub fn offer(&mut self, piece: Piece) -> Result<Offer> {
+        match self.queue().try_send(piece) {
+            Ok(()) => Ok(Offer::Taken),
+            Err(TrySendError::Full(piece)) => Ok(Offer::Full(piece)),
+            Err(TrySendError::Disconnected(_)) => Err(self.failure()),
+        }
+    }
+
+    /// Hands a piece to the thread, and waits while the queue is full.
+    ///
+    /// # Errors
+    /// As [`CheckpointWriter::offer`].
+    ///
+    /// # Panics
+    /// As [`CheckpointWriter::offer`].
+    pub fn offer_waiting(&mut self, piece: Piece) -> Result<()> {
+        match self.queue().send(piece) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.failure()),
+        }
+    }
+
+    /// Says that nothing more comes.
+    pub fn close(&mut self) {
+        self.queue = None;
+    }
+
+    /// Whether [`CheckpointWriter::finish`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.queue.is_none() && self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until all is written and would survive a power cut, and says what it is.
+    ///
+    /// # Errors
+    /// What the thread met.
+    pub fn finish(mut self) -> Result<Written> {
+        self.close();
+        self.join()
+    }
+
+    fn queue(&self) -> &SyncSender<Piece> {
+        self.queue.as_ref().expect("a closed or failed checkpoint writer takes no piece")
+    }
+
+    fn failure(&mut self) -> CheckpointError {
+        self.close();
+        self.join().expect_err("the thread leaves an open queue only with an error")
+    }
+
+    fn join(&mut self) -> Result<Written> {
+        let thread = self.thread.take().expect("the result of a checkpoint writer is taken once");
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(thread) = self.thread.take() {
+            // Whoever drops an unfinished writer has given the checkpoint up: its outcome is of no interest,
+            // only that nothing writes any more when the directory is removed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The files that the thread writes, one open at a time.
+struct Files {
+    disk: Disk,
+    dir: PathBuf,
+    open: Option<OpenFile>,
+    written: Written,
+}
+
+struct OpenFile {
+    name: String,
+    path: PathBuf,
+    file: File,
+    parts: Vec<FilePart>,
+}
+
+impl Files {
+    fn write_all(&mut self, pieces: &Receiver<Piece>) -> Result<Written> {
+        while let Ok(piece) = pieces.recv() {
+            match piece {
+                Piece::Rows { table, run } => self.write_run(&table, &run)?,
+                Piece::Dense { file, first_element, values } => {
+                    self.write_dense(&file, first_element, &values)?
+                }
+            }
+        }
+        self.close()?;
+        Ok(std::mem::take(&mut self.written))
+    }
+
+    fn write_run(&mut self, table: &TableLayout, run: &RowRun) -> Result<()> {
+        let (row_bytes, state_floats) = (table.row_bytes(), table.state_floats());
+        let end = run.first_row + run.row_count;
+        assert!(end <= table.row_count, "rows up to {end} of a table of {}", table.row_count);
+        if table.row_count == 0 {
+            return self.write_header(table, 0).map(drop);
+        }
+        let mut row = run.first_row;
+        while row < end {
+            let file = row / table.rows_per_file;
+            let rows = table.rows_of_file(file);
+            let header_bytes = self.write_header(table, row)?;
+            let place = table.place(row, header_bytes);
+            let from = (row - run.first_row) as usize;
+            let to = (end.min(rows.end) - run.first_row) as usize;
+            self.append(
+                place.state_offset,
+                bytemuck::cast_slice(&run.state[from * state_floats..to * state_floats]),
+            )?;
+            self.append(place.row_offset, &run.bytes[from * row_bytes..to * row_bytes])?;
+            row = end.min(rows.end);
+        }
+        Ok(())
+    }
+
+    /// Opens the file of `row`, and writes its header if the row is the file's first: whoever holds that row
+    /// writes the header.
+    fn write_header(&mut self, table: &TableLayout, row: u64) -> Result<usize> {
+        let file = row / table.rows_per_file;
+        self.open(table.file_name(file))?;
+        let header = table.header(file);
+        if row == file * table.rows_per_file {
+            self.append(0, &header)?;
+        }
+        Ok(header.len())
+    }
+
+    /// Writes elements, and the header if they are the file's first.
+    fn write_dense(&mut self, layout: &DenseLayout, first_element: u64, values: &[f32]) -> Result<()> {
+        let (end, count) = (first_element + values.len() as u64, layout.element_count());
+        assert!(end <= count, "elements up to {end} of a dense file of {count}");
+        self.open(layout.kind.file_name().to_owned())?;
+        let header = layout.header();
+        if first_element == 0 {
+            self.append(0, &header)?;
+        }
+        let offset = header.len() as u64 + first_element * size_of::<f32>() as u64;
+        self.append(offset, bytemuck::cast_slice(values))?;
+        match layout.kind {
+            DenseKind::Weights => self.written.dense = layout.tensors.clone(),
+            DenseKind::State => self.written.dense_state = layout.tensors.clone(),
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, name: String) -> Result<()> {
+        if self.open.as_ref().is_some_and(|open| open.name == name) {
+            return Ok(());
+        }
+        self.close()?;
+        let path = self.dir.join(&name);
+        let file = self.disk.open(&path)?;
+        self.open = Some(OpenFile { name, path, file, parts: Vec::new() });
+        Ok(())
+    }
+
+    fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let open = self.open.as_mut().expect("a file is open");
+        self.disk.write_at(&open.file, &open.path, bytes, offset)?;
+        let length = bytes.len() as u64;
+        match open.parts.iter_mut().find(|part| part.offset + part.bytes == offset) {
+            Some(part) => {
+                part.crc32c = crc32c::crc32c_append(part.crc32c, bytes);
+                part.bytes += length;
+            }
+            None => open.parts.push(FilePart {
+                file: open.name.clone(),
+                offset,
+                bytes: length,
+                crc32c: crc32c::crc32c(bytes),
+            }),
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        if let Some(open) = self.open.take() {
+            self.disk.sync(&open.file, &open.path)?;
+            self.written.parts.extend(open.parts);
+        }
+        Ok(())
+    }
+}
+
+impl DenseLayout {
+    /// Elements of all tensors.
+    pub fn element_count(&self) -> u64 {
+        self.tensors.iter().map(TensorEntry::element_count).sum()
+    }
+
+    /// Bytes of the file.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.header().len() as u64 + self.element_count() * size_of::<f32>() as u64
+    }
+
+    fn header(&self) -> Vec<u8> {
+        let mut header = Map::new();
+        let mut offset = 0;
+        for tensor in &self.tensors {
+            let end = offset + tensor.element_count() * size_of::<f32>() as u64;
+            let entry = json!({"data_offsets": [offset, end], "dtype": "F32", "shape": tensor.shape});
+            let before = header.insert(tensor.name.clone(), entry);
+            assert!(before.is_none(), "two dense tensors are called `{}`", tensor.name);
+            offset = end;
+        }
+        safetensors_header(&header.into())
+    }
+}
+
+impl DenseKind {
+    /// The name of its file.
+    pub(super) fn file_name(self) -> &'static str {
+        match self {
+            DenseKind::Weights => "dense.safetensors",
+            DenseKind::State => "dense_state.safetensors",
+        }
+    }
+}
