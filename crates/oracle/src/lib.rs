@@ -1,1 +1,9 @@
-//! The whole model, forward, backward and updates, in one plain file; for tests only
+//! The whole model, forward, backward and updates, in one plain file; for tests only.
+//!
+//! Read [`oracle`] first if you are new here: it is everything that training computes, with nothing that
+//! makes it fast. Every equivalence test compares the engine with it, bit for bit.
+
+mod matrix;
+pub mod oracle;
+
+pub use oracle::{Oracle, Parameter, Row, Step};

@@ -1,0 +1,592 @@
+//! What training computes: lookup, network, loss, gradients, updates, written the shortest way.
+//!
+//! There are no threads, ranks, vector instructions or buffers to reuse here. A network is written once, as
+//! a list of operations ([`network`]); walking the list backwards gives the gradients. What is kept exactly
+//! is the *order of arithmetic*, because the engine must return the same bits:
+//!
+//! - A matrix product sums over `k` in rising order with `mul_add` into one accumulator that starts at zero;
+//!   `k` is cut into blocks of [`BLOCK`], and the sums of later blocks are added to that of the first.
+//! - Where a value is used twice, its gradients are added in the reverse order of use.
+//! - Sums over samples are formed inside a grain, in sample order, then over grains along a binary tree.
+//! - Gradients of a row are added by feature, then sample, then place in the bag; then the row moves once.
+//! - Sums of squares of a row use [`LANES`] partial sums by element index, then a fixed tree.
+//!
+//! Rows are `f32` (16-bit rows, whose rounding is random by design, are tested in `tables`), matrix products
+//! are `f32`, and first values are given by the caller: the random numbers are `kernels`' business.
+
+use std::ops::{Add, Range};
+
+use crate::matrix::Matrix;
+use campanile_spec::{
+    Batch, CrossRank, DcnStructure, DenseOptimizer, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
+    SparseOptimizer,
+    config::{DenseTraining, SparseTraining},
+};
+
+/// The blocks of a long sum of products, of a row's sum of squares, and of the whole gradient's norm.
+const BLOCK: usize = 512;
+const LANES: usize = 16;
+const NORM_BLOCK: usize = 4096;
+
+/// One dense weight: a matrix `[out, in]` or a vector, and where it lies in the flat weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// For example `bottom.0.weight`.
+    pub name: String,
+    /// `[out, in]` or `[out]`.
+    pub shape: Vec<usize>,
+    /// Its place.
+    pub range: Range<usize>,
+}
+
+/// What a step saw before it moved the weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The mean loss: `(1/B)` times the sum over samples and tasks of both weights times the cross-entropy.
+    pub loss: f64,
+    /// Per task, the sum over samples of sample weight times cross-entropy.
+    pub task_losses: Vec<f64>,
+    /// `[sample][task]`.
+    pub logits: Vec<f32>,
+    /// The gradient of the mean loss for all dense weights, before L2 and clipping.
+    pub gradient: Vec<f32>,
+    /// The gradient for the pooled vectors `[sample][pooled_width]`.
+    pub pooled_gradient: Vec<f32>,
+}
+
+/// Weights that move together, with the state of their optimizer: a table's row, or all dense weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The weights.
+    pub values: Vec<f32>,
+    /// The state, in the order in which [`SparseOptimizer`]'s formulas name it.
+    pub state: Vec<f32>,
+}
+
+/// A model with its weights and the state of its optimizers.
+#[derive(Debug, Clone)]
+pub struct Oracle {
+    spec: ModelSpec,
+    grains: Grains,
+    sparse: SparseTraining,
+    dense: DenseTraining,
+    steps: u64,
+    /// What the flat dense weights are.
+    pub parameters: Vec<Parameter>,
+    /// All dense weights.
+    pub weights: Row,
+    /// The rows of every table.
+    pub tables: Vec<Vec<Row>>,
+}
+
+impl Oracle {
+    /// A model whose weights and rows are all zero: set their first values in the public fields.
+    pub fn new(spec: &ModelSpec, grains: Grains, sparse: &SparseTraining, dense: &DenseTraining) -> Oracle {
+        let inputs = [Matrix::zeros(0, spec.dense_count), Matrix::zeros(0, spec.pooled_width())];
+        let mut tape =
+            Tape { parameters: Vec::new(), weights: &[], nodes: inputs.map(|x| (Op::Input, x)).into() };
+        network(spec, &mut tape);
+        let parameters = tape.parameters;
+        let count = parameters.last().map_or(0, |parameter| parameter.range.end);
+        let mut weights = first_row(like_sparse(dense.optimizer), count);
+        weights.state.resize(weights.state.len().max(count), 0.0);
+        let rows = |dim, rows| vec![first_row(sparse.optimizer, dim); rows];
+        let tables = spec.tables.iter().map(|table| rows(table.dim, table.row_count as usize)).collect();
+        let (spec, sparse, dense) = (spec.clone(), sparse.clone(), dense.clone());
+        Oracle { spec, grains, sparse, dense, steps: 0, parameters, weights, tables }
+    }
+
+    /// One dense weight by its name, if the model has it.
+    pub fn weight(&self, name: &str) -> Option<&[f32]> {
+        let parameter = self.parameters.iter().find(|p| p.name == name)?;
+        Some(&self.weights.values[parameter.range.clone()])
+    }
+
+    /// The logits `[sample][task]` of a batch.
+    pub fn predict(&self, batch: &Batch) -> Vec<f32> {
+        let (tape, logits) = self.forward(self.inputs(batch));
+        tape.nodes[logits].1.data.clone()
+    }
+
+    /// One training step: everything that happens to a batch, in order.
+    pub fn train_step(&mut self, batch: &Batch) -> Step {
+        let [dense, pooled] = self.inputs(batch);
+        let (mut logits, mut pooled_gradient) = (Vec::new(), Vec::new());
+        let (mut gradients, mut task_losses) = (Vec::new(), Vec::new());
+        for grain in 0..self.grains.count() {
+            let samples = self.grains.samples(batch.sample_count, grain);
+            let (tape, last) = self.forward([dense.rows(samples.clone()), pooled.rows(samples.clone())]);
+            let output = &tape.nodes[last].1;
+            let (losses, logit_gradient) = self.loss(batch, samples, output);
+            let mut gradient = vec![0.0; self.weights.values.len()];
+            pooled_gradient.extend(tape.backward(logit_gradient, &mut gradient).data);
+            logits.extend(&output.data);
+            gradients.push(gradient);
+            task_losses.push(losses);
+        }
+        let gradient = sum_over_grains(gradients);
+        let task_losses = sum_over_grains(task_losses);
+        let tasks = self.spec.tasks.iter().zip(&task_losses);
+        let loss =
+            tasks.map(|(task, sum)| f64::from(task.weight) * sum).sum::<f64>() / batch.sample_count as f64;
+        self.update_tables(batch, &Matrix { data: pooled_gradient.clone(), ..pooled });
+        self.update_dense(&gradient);
+        self.steps += 1;
+        Step { loss, task_losses, logits, gradient, pooled_gradient }
+    }
+
+    fn forward(&self, inputs: [Matrix; 2]) -> (Tape<'_>, usize) {
+        let nodes = inputs.map(|value| (Op::Input, value)).into();
+        let mut tape = Tape { parameters: self.parameters.clone(), weights: &self.weights.values, nodes };
+        let logits = network(&self.spec, &mut tape);
+        (tape, logits)
+    }
+
+    /// The dense inputs and the pooled vectors.
+    fn inputs(&self, batch: &Batch) -> [Matrix; 2] {
+        let (samples, offsets) = (batch.sample_count, self.spec.pooled_offsets());
+        let mut pooled = Matrix::zeros(samples, self.spec.pooled_width());
+        for (f, feature) in self.spec.features.iter().enumerate() {
+            let bags = batch.bags.feature(f);
+            for sample in 0..samples {
+                let out = &mut pooled.row_mut(sample)[offsets[f]..offsets[f + 1]];
+                for (place, row) in bags.range(sample).zip(bags.bag(sample)) {
+                    let row = &self.tables[feature.table.0 as usize][*row as usize].values;
+                    let given = bags.weights.get(place).filter(|_| feature.pooling == Pooling::Weighted);
+                    let weight = *given.unwrap_or(&1.0);
+                    out.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
+                }
+                if feature.pooling == Pooling::Mean {
+                    let count = bags.bag(sample).len().max(1) as f32;
+                    out.iter_mut().for_each(|sum| *sum /= count);
+                }
+            }
+        }
+        [Matrix { samples, width: self.spec.dense_count, data: batch.dense.clone() }, pooled]
+    }
+
+    /// Per task the sum of weighted cross-entropies, and the gradient of the mean loss for the logits.
+    fn loss(&self, batch: &Batch, samples: Range<usize>, logits: &Matrix) -> (Vec<f64>, Matrix) {
+        let mut losses = vec![0.0f64; self.spec.tasks.len()];
+        let scale = 1.0 / batch.sample_count as f64;
+        let gradient = Matrix::from(samples.len(), logits.width, |n, task| {
+            let sample = samples.start + n;
+            let label = f64::from(batch.labels[task * batch.sample_count + sample]);
+            if label.is_nan() {
+                return 0.0;
+            }
+            let weight = batch.weights.get(sample).map_or(1.0, |w| f64::from(*w));
+            let z = f64::from(logits.row(n)[task]);
+            let tail = (-z.abs()).exp();
+            losses[task] += weight * (z.max(0.0) - z * label + tail.ln_1p());
+            let probability = if z >= 0.0 { 1.0 / (1.0 + tail) } else { tail / (1.0 + tail) };
+            ((probability - label) * (weight * f64::from(self.spec.tasks[task].weight) * scale)) as f32
+        });
+        (losses, gradient)
+    }
+
+    /// Merges the gradients of every touched row in order, then moves the row once.
+    fn update_tables(&mut self, batch: &Batch, pooled_gradient: &Matrix) {
+        let offsets = self.spec.pooled_offsets();
+        for (t, table) in self.spec.tables.iter().enumerate() {
+            let mut merged: Vec<Option<Vec<f32>>> = vec![None; table.row_count as usize];
+            let features = self.spec.features.iter().enumerate();
+            for (f, feature) in features.filter(|(_, feature)| feature.table.0 as usize == t) {
+                let bags = batch.bags.feature(f);
+                for sample in 0..batch.sample_count {
+                    let gradient = &pooled_gradient.row(sample)[offsets[f]..offsets[f + 1]];
+                    for (place, row) in bags.range(sample).zip(bags.bag(sample)) {
+                        let weight = match feature.pooling {
+                            Pooling::Sum => 1.0,
+                            Pooling::Mean => 1.0 / bags.bag(sample).len() as f32,
+                            Pooling::Weighted => *bags.weights.get(place).unwrap_or(&1.0),
+                        };
+                        let sum = merged[*row as usize].get_or_insert_with(|| vec![0.0; table.dim]);
+                        sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += weight * g);
+                    }
+                }
+            }
+            for (row, gradient) in self.tables[t].iter_mut().zip(merged) {
+                if let Some(gradient) = gradient {
+                    update_row(&self.sparse, self.steps, row, gradient);
+                }
+            }
+        }
+    }
+
+    /// Clips the whole gradient, adds L2, and moves every dense weight.
+    fn update_dense(&mut self, gradient: &[f32]) {
+        let square = |block: &[f32]| block.iter().fold(0.0f64, |sum, g| sum + f64::from(*g) * f64::from(*g));
+        let norm = gradient.chunks(NORM_BLOCK).fold(0.0f64, |sum, block| sum + square(block)).sqrt();
+        let limit = f64::from(self.dense.norm_max);
+        let clip = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
+        let (rate, l2) = (self.dense.learning_rate.at(self.steps), self.dense.l2);
+        let Row { values, state } = &mut self.weights;
+        let mut gradient: Vec<f32> = gradient.iter().zip(&*values).map(|(g, w)| g * clip + l2 * w).collect();
+        if let DenseOptimizer::Sgd { momentum } = self.dense.optimizer {
+            for (u, g) in state.iter_mut().zip(&mut gradient) {
+                *u = momentum * *u + *g;
+                *g = *u;
+            }
+        }
+        if let DenseOptimizer::Adamw { decay, .. } = self.dense.optimizer {
+            values.iter_mut().for_each(|w| *w -= rate * decay * *w);
+        }
+        move_weights(like_sparse(self.dense.optimizer), rate, self.steps, &mut self.weights, &gradient);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- networks
+
+/// Writes the model's operations on the tape and returns the node of the logits `[sample][task]`.
+fn network(spec: &ModelSpec, tape: &mut Tape) -> usize {
+    let first = |tape: &mut Tape, bottom: &[usize]| tape.mlp("bottom", DENSE, bottom);
+    let has_dense = spec.dense_count > 0;
+    let offsets = spec.pooled_offsets();
+    let vector = |tape: &mut Tape, f: usize| tape.push(Op::Columns(POOLED, offsets[f]..offsets[f + 1]));
+    match &spec.network {
+        NetworkSpec::Dlrm { bottom, top } => {
+            let dims = (0..spec.features.len()).map(|f| spec.table_of(f).dim);
+            let width = bottom.last().copied().or(dims.max()).unwrap_or(0);
+            let mut vectors = if has_dense { vec![first(tape, bottom)] } else { Vec::new() };
+            for (f, feature) in spec.features.iter().enumerate() {
+                let (x, project) = (vector(tape, f), format!("project.{}", feature.name));
+                let equal = spec.table_of(f).dim == width;
+                vectors.push(if equal { x } else { tape.linear(&project, "weight", x, width, Tail::Bare) });
+            }
+            let pairs = tape.push(Op::Dots(vectors.clone()));
+            let input = if has_dense { tape.push(Op::Beside(vec![vectors[0], pairs])) } else { pairs };
+            heads(spec, tape, input, None, top)
+        }
+        NetworkSpec::Dcn { bottom, cross_layers, cross_rank, structure, deep } => {
+            let dense = if has_dense { first(tape, bottom) } else { DENSE };
+            let x0 = tape.push(Op::Beside(vec![dense, POOLED]));
+            let (mut x, width) = (x0, tape.nodes[x0].1.width);
+            for layer in 0..*cross_layers {
+                let prefix = format!("cross.{layer}");
+                let y = match cross_rank {
+                    CrossRank::Full => tape.linear(&prefix, "weight", x, width, Tail::Bias),
+                    CrossRank::Low(rank) => {
+                        let thin = tape.linear(&prefix, "v", x, *rank, Tail::Bare);
+                        tape.linear(&prefix, "u", thin, width, Tail::Bias)
+                    }
+                };
+                x = tape.push(Op::Cross(x0, y, x));
+            }
+            match structure {
+                DcnStructure::Stacked => heads(spec, tape, x, None, deep),
+                DcnStructure::Parallel => heads(spec, tape, x0, Some(x), deep),
+            }
+        }
+        NetworkSpec::Mlp { hidden } => {
+            let input = tape.push(Op::Beside(vec![DENSE, POOLED]));
+            heads(spec, tape, input, None, hidden)
+        }
+        NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {
+            let linear = tape.linear("linear", "weight", DENSE, spec.tasks.len(), Tail::Bias);
+            let rows = (0..spec.features.len()).map(|f| vector(tape, f)).collect();
+            tape.push(Op::Factorization(linear, rows))
+        }
+    }
+}
+
+/// Every head: hidden layers on `input`, then its logits, which beside a parallel cross net see both outputs.
+fn heads(spec: &ModelSpec, tape: &mut Tape, input: usize, cross: Option<usize>, hidden: &[usize]) -> usize {
+    let heads: Vec<(String, usize)> = match spec.heads {
+        Heads::Shared => vec![("top".to_string(), spec.tasks.len())],
+        Heads::Separate => spec.tasks.iter().map(|task| (format!("head.{}", task.name), 1)).collect(),
+    };
+    let logits = heads.iter().map(|(prefix, outputs)| {
+        let deep = tape.mlp(prefix, input, hidden);
+        let last = match cross {
+            None => deep,
+            Some(cross) if hidden.is_empty() => cross,
+            Some(cross) => tape.push(Op::Beside(vec![cross, deep])),
+        };
+        tape.linear(&format!("{prefix}.{}", hidden.len()), "weight", last, *outputs, Tail::Bias)
+    });
+    let logits = logits.collect();
+    tape.push(Op::Beside(logits))
+}
+
+/// The tape's first two nodes: the dense inputs and the pooled vectors.
+const DENSE: usize = 0;
+const POOLED: usize = 1;
+
+/// One operation on earlier nodes.
+enum Op {
+    Input,
+    /// `x Wᵀ` of a node, with what follows; then the places of `W` and the bias in the flat weights.
+    Linear(usize, Tail, [usize; 2]),
+    /// Nodes side by side.
+    Beside(Vec<usize>),
+    /// Some columns of a node.
+    Columns(usize, Range<usize>),
+    /// For every sample the dots of all pairs: (1,0), (2,0), (2,1), (3,0) and so on.
+    Dots(Vec<usize>),
+    /// `x0 * y + x` of three nodes.
+    Cross(usize, usize, usize),
+    /// Per task, a linear part plus the rows' linear weights plus half of `(Σv)² - Σv²` over their factors. A
+    /// row has a block for each task: one linear weight, then the factors (none in logistic regression).
+    Factorization(usize, Vec<usize>),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Tail {
+    Bare,
+    Bias,
+    BiasRelu,
+}
+
+/// The operations of one forward pass with their values.
+struct Tape<'a> {
+    parameters: Vec<Parameter>,
+    weights: &'a [f32],
+    nodes: Vec<(Op, Matrix)>,
+}
+
+impl Tape<'_> {
+    /// Linear layers with ReLU, named `prefix.0` and so on.
+    fn mlp(&mut self, prefix: &str, input: usize, widths: &[usize]) -> usize {
+        let mut layer =
+            |x, (i, width)| self.linear(&format!("{prefix}.{i}"), "weight", x, width, Tail::BiasRelu);
+        widths.iter().copied().enumerate().fold(input, &mut layer)
+    }
+
+    fn linear(&mut self, prefix: &str, matrix: &str, x: usize, outputs: usize, tail: Tail) -> usize {
+        let inputs = self.nodes[x].1.width;
+        let weight = self.parameter(format!("{prefix}.{matrix}"), vec![outputs, inputs]);
+        let has_bias = tail != Tail::Bare;
+        let bias = if has_bias { self.parameter(format!("{prefix}.bias"), vec![outputs]) } else { 0 };
+        let (w, b, x_value) = (&self.weights[weight..], &self.weights[bias..], &self.nodes[x].1);
+        let value = Matrix::from(x_value.samples, outputs, |n, o| {
+            let sum = add_products(0.0, inputs, |k| (x_value.row(n)[k], w[o * inputs + k]));
+            let sum = if has_bias { sum + b[o] } else { sum };
+            if tail == Tail::BiasRelu && sum < 0.0 { 0.0 } else { sum }
+        });
+        self.nodes.push((Op::Linear(x, tail, [weight, bias]), value));
+        self.nodes.len() - 1
+    }
+
+    /// The place of a weight; on the first, empty pass it is added to the layout.
+    fn parameter(&mut self, name: String, shape: Vec<usize>) -> usize {
+        if let Some(known) = self.parameters.iter().find(|p| p.name == name) {
+            return known.range.start;
+        }
+        let start = self.parameters.last().map_or(0, |p| p.range.end);
+        let range = start..start + shape.iter().product::<usize>();
+        self.parameters.push(Parameter { name, shape, range });
+        0
+    }
+
+    /// Every other operation, forward.
+    fn push(&mut self, op: Op) -> usize {
+        let node = |i: &usize| &self.nodes[*i].1;
+        let samples = node(&POOLED).samples;
+        let value = match &op {
+            Op::Input | Op::Linear(..) => unreachable!("made by `new` and `linear`"),
+            Op::Beside(parts) => {
+                let data = (0..samples).flat_map(|n| parts.iter().flat_map(move |p| node(p).row(n))).copied();
+                Matrix { samples, width: parts.iter().map(|p| node(p).width).sum(), data: data.collect() }
+            }
+            Op::Columns(x, range) => {
+                Matrix::from(samples, range.len(), |n, i| node(x).row(n)[range.start + i])
+            }
+            Op::Dots(vectors) => {
+                let pairs: Vec<_> = (0..vectors.len()).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
+                Matrix::from(samples, pairs.len(), |n, p| {
+                    let (a, b) = (node(&vectors[pairs[p].0]).row(n), node(&vectors[pairs[p].1]).row(n));
+                    a.iter().zip(b).fold(0.0, |sum, (a, b)| a.mul_add(*b, sum))
+                })
+            }
+            Op::Cross(x0, y, x) => Matrix::from(samples, node(x).width, |n, i| {
+                node(x0).row(n)[i].mul_add(node(y).row(n)[i], node(x).row(n)[i])
+            }),
+            Op::Factorization(linear, rows) => Matrix::from(samples, node(linear).width, |n, task| {
+                let block = rows.first().map_or(1, |row| node(row).width / node(linear).width);
+                let at = |row: &usize, k: usize| node(row).row(n)[task * block + k];
+                let sum = |k: usize| rows.iter().fold(0.0, |sum, row| sum + at(row, k));
+                let squares = |k: usize| rows.iter().fold(0.0, |sum, row| sum + at(row, k) * at(row, k));
+                let pairs = (1..block).fold(0.0, |pairs, k| pairs + (sum(k) * sum(k) - squares(k)));
+                node(linear).row(n)[task] + sum(0) + 0.5 * pairs
+            }),
+        };
+        self.nodes.push((op, value));
+        self.nodes.len() - 1
+    }
+
+    /// Adds the weights' gradients to `gradient` and returns that of the pooled vectors.
+    fn backward(&self, logit_gradient: Matrix, gradient: &mut [f32]) -> Matrix {
+        let zeros = self.nodes.iter().map(|(_, value)| Matrix::zeros(value.samples, value.width));
+        let mut gradients: Vec<Matrix> = zeros.collect();
+        gradients[self.nodes.len() - 1] = logit_gradient;
+        for index in (0..self.nodes.len()).rev() {
+            let (before, after) = gradients.split_at_mut(index);
+            self.node_backward(index, &mut after[0], before, gradient);
+        }
+        gradients.swap_remove(POOLED)
+    }
+
+    /// One operation backwards: adds to the gradients of the nodes that it read.
+    fn node_backward(&self, index: usize, dy: &mut Matrix, before: &mut [Matrix], gradient: &mut [f32]) {
+        let value = |i: &usize| &self.nodes[*i].1;
+        match &self.nodes[index].0 {
+            Op::Input => {}
+            Op::Linear(x, tail, [weight, bias]) => {
+                let (inputs, outputs, x_value) = (value(x).width, dy.width, value(x));
+                if *tail == Tail::BiasRelu {
+                    let closed = dy.data.iter_mut().zip(&value(&index).data).filter(|(_, y)| **y <= 0.0);
+                    closed.for_each(|(g, _)| *g = 0.0);
+                }
+                for (place, sum) in gradient[*weight..][..outputs * inputs].iter_mut().enumerate() {
+                    let (o, i) = (place / inputs, place % inputs);
+                    *sum = add_products(*sum, dy.samples, |n| (dy.row(n)[o], x_value.row(n)[i]));
+                }
+                if *tail != Tail::Bare {
+                    let sums = gradient[*bias..][..outputs].iter_mut().enumerate();
+                    sums.for_each(|(o, sum)| *sum += (0..dy.samples).fold(0.0, |sum, n| sum + dy.row(n)[o]));
+                }
+                let w = &self.weights[*weight..];
+                before[*x].change(|n, i, g| add_products(g, outputs, |o| (dy.row(n)[o], w[o * inputs + i])));
+            }
+            Op::Beside(parts) => {
+                let mut start = 0;
+                for part in parts {
+                    before[*part].change(|n, i, g| g + dy.row(n)[start + i]);
+                    start += value(part).width;
+                }
+            }
+            Op::Columns(x, range) => {
+                let inside =
+                    |n: usize, i: usize| if range.contains(&i) { dy.row(n)[i - range.start] } else { 0.0 };
+                before[*x].change(|n, i, g| g + inside(n, i));
+            }
+            Op::Dots(vectors) => {
+                let pair = |a: usize, b: usize| a.max(b) * (a.max(b) - 1) / 2 + a.min(b);
+                for (i, vector) in vectors.iter().enumerate() {
+                    before[*vector].change(|n, k, g| {
+                        let others = (0..vectors.len()).filter(|j| *j != i);
+                        let terms = others.map(|j| (dy.row(n)[pair(i, j)], value(&vectors[j]).row(n)[k]));
+                        g + terms.fold(0.0f32, |sum, (a, b)| a.mul_add(b, sum))
+                    });
+                }
+            }
+            Op::Cross(x0, y, x) => {
+                before[*y].change(|n, i, g| g + dy.row(n)[i] * value(x0).row(n)[i]);
+                before[*x0].change(|n, i, g| dy.row(n)[i].mul_add(value(y).row(n)[i], g));
+                before[*x].change(|n, i, g| g + dy.row(n)[i]);
+            }
+            Op::Factorization(linear, rows) => {
+                before[*linear].change(|n, task, g| g + dy.row(n)[task]);
+                for row in rows {
+                    let block = value(row).width / dy.width;
+                    before[*row].change(|n, i, g| {
+                        let sum = rows.iter().fold(0.0, |sum, row| sum + value(row).row(n)[i]);
+                        let slope = if i % block == 0 { 1.0 } else { sum - value(row).row(n)[i] };
+                        g + dy.row(n)[i / block] * slope
+                    });
+                }
+            }
+        }
+    }
+}
+
+// --------------------------------------------------------------------------------------------------- pieces
+
+/// Moves one row by its merged gradient: the limit on its norm, L2, then the formula.
+fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, mut g: Vec<f32>) {
+    let (norm, limit) = (sum_of_squares(&g).sqrt(), training.row_norm_max);
+    if limit > 0.0 && norm > limit {
+        g.iter_mut().for_each(|g| *g *= limit / norm);
+    }
+    g.iter_mut().zip(&row.values).for_each(|(g, w)| *g += training.l2 * w);
+    move_weights(training.optimizer, training.learning_rate.at(steps), steps, row, &g);
+}
+
+/// The dense formulas are the sparse ones, element by element; momentum and decay come before.
+fn like_sparse(optimizer: DenseOptimizer) -> SparseOptimizer {
+    match optimizer {
+        DenseOptimizer::Sgd { .. } => SparseOptimizer::Sgd,
+        DenseOptimizer::Adagrad { epsilon, initial } => SparseOptimizer::Adagrad { epsilon, initial },
+        DenseOptimizer::Adam { beta1, beta2, epsilon }
+        | DenseOptimizer::Adamw { beta1, beta2, epsilon, .. } => {
+            SparseOptimizer::Adam { beta1, beta2, epsilon }
+        }
+    }
+}
+
+fn first_row(optimizer: SparseOptimizer, dim: usize) -> Row {
+    let first = match optimizer {
+        SparseOptimizer::Adagrad { initial, .. } | SparseOptimizer::RowwiseAdagrad { initial, .. } => initial,
+        _ => 0.0,
+    };
+    Row { values: vec![0.0; dim], state: vec![first; optimizer.state_floats(dim)] }
+}
+
+/// The formulas of [`SparseOptimizer`], in the step after `steps` steps.
+fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row, g: &[f32]) {
+    let Row { values, state } = row;
+    let (dim, mean) = (values.len(), sum_of_squares(g) / values.len() as f32);
+    let left = |beta: f32| (1.0 - f64::from(beta).powi(steps as i32 + 1)) as f32;
+    for (i, (w, &g)) in values.iter_mut().zip(g).enumerate() {
+        match optimizer {
+            SparseOptimizer::Sgd => *w -= rate * g,
+            SparseOptimizer::Adagrad { epsilon, .. } => {
+                state[i] += g * g;
+                *w -= rate * g / (state[i].sqrt() + epsilon);
+            }
+            SparseOptimizer::RowwiseAdagrad { epsilon, .. } => {
+                state[0] += if i == 0 { mean } else { 0.0 };
+                *w -= rate / (state[0].sqrt() + epsilon) * g;
+            }
+            SparseOptimizer::Adam { beta1, beta2, epsilon } => {
+                let (m, v) = state.split_at_mut(dim);
+                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+                v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+                *w -= rate / left(beta1) * m[i] / ((v[i] / left(beta2)).sqrt() + epsilon);
+            }
+            SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
+                let (m, v) = state.split_at_mut(dim);
+                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+                v[0] = if i == 0 { beta2 * v[0] + (1.0 - beta2) * mean } else { v[0] };
+                *w -= rate / left(beta1) / ((v[0] / left(beta2)).sqrt() + epsilon) * m[i];
+            }
+            SparseOptimizer::Ftrl { .. } if rate == 0.0 => {}
+            SparseOptimizer::Ftrl { beta, l1, l2 } => {
+                let (z, n) = state.split_at_mut(dim);
+                let root = (n[i] + g * g).sqrt();
+                z[i] += g - (root - n[i].sqrt()) / rate * *w;
+                n[i] += g * g;
+                let moved = (l1.copysign(z[i]) - z[i]) / ((beta + root) / rate + l2);
+                *w = if z[i].abs() <= l1 { 0.0 } else { moved };
+            }
+        }
+    }
+}
+
+/// `start` plus a sum of products: blocks of [`BLOCK`] terms, each with one accumulator from zero.
+fn add_products(start: f32, count: usize, pair: impl Fn(usize) -> (f32, f32)) -> f32 {
+    let block = |first: usize| {
+        (first..count.min(first + BLOCK)).map(&pair).fold(0.0f32, |sum, (a, b)| a.mul_add(b, sum))
+    };
+    (0..count).step_by(BLOCK).fold(start, |sum, first| sum + block(first))
+}
+
+/// Sum of squares in [`LANES`] partial sums by element index, then halves added to halves.
+fn sum_of_squares(values: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    values.iter().enumerate().for_each(|(i, v)| lanes[i % LANES] += v * v);
+    for half in [8, 4, 2, 1] {
+        (0..half).for_each(|i| lanes[i] += lanes[i + half]);
+    }
+    lanes[0]
+}
+
+/// The binary tree over grains: neighbours first.
+fn sum_over_grains<T: Copy + Add<Output = T>>(mut grains: Vec<Vec<T>>) -> Vec<T> {
+    let add = |pair: &[Vec<T>]| pair[0].iter().zip(&pair[1]).map(|(a, b)| *a + *b).collect();
+    while grains.len() > 1 {
+        grains = grains.chunks(2).map(add).collect();
+    }
+    grains.swap_remove(0)
+}

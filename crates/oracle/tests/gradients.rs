@@ -1,0 +1,207 @@
+//! The oracle's gradients against finite differences, for every network, head and way of pooling.
+//!
+//! The loss is a smooth function of each weight except where a ReLU opens or closes, and its `f32` logits
+//! carry rounding noise of about 1e-7. With steps of 1/1024 the central difference is then good to about
+//! 1e-4, and must be within 2e-3 of the largest gradient of its kind. Where a ReLU turns inside the step, the
+//! central difference is wrong but one of the two sides is right: there the gradient must lie between the
+//! left and the right difference. One unit that is nearly at zero takes all its inputs' weights with it, so
+//! one element in eight, over several first weights, may need that.
+
+use campanile_oracle::Oracle;
+use campanile_spec::{
+    Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
+    ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
+    TableSpec, TaskSpec,
+    config::{DenseTraining, SparseTraining},
+};
+
+const STEP: f32 = 1.0 / 1024.0;
+const TOLERANCE: f64 = 2e-3;
+const SAMPLES: usize = 6;
+const ROWS: u64 = 5;
+
+/// A value in [-1, 1) that depends on two numbers only.
+fn value(kind: u64, index: usize) -> f32 {
+    let mixed = (index as u64 + 1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(kind.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+}
+
+/// Three features over two tables, of which the first two share one.
+fn model(
+    dims: [usize; 2],
+    dense_count: usize,
+    tasks: usize,
+    network: NetworkSpec,
+    heads: Heads,
+) -> ModelSpec {
+    let table = |name: &str, dim| TableSpec {
+        name: name.into(),
+        row_count: ROWS,
+        dim,
+        format: RowFormat::F32,
+        init: RowInit::Zeros,
+    };
+    let feature =
+        |name: &str, table, pooling| FeatureSpec { name: name.into(), table: TableId(table), pooling };
+    ModelSpec {
+        dense_count,
+        features: vec![
+            feature("sum", 0, Pooling::Sum),
+            feature("mean", 0, Pooling::Mean),
+            feature("weighted", 1, Pooling::Weighted),
+        ],
+        tables: vec![table("shared", dims[0]), table("own", dims[1])],
+        tasks: (0..tasks)
+            .map(|t| TaskSpec { name: format!("task{t}"), weight: 1.0 + t as f32 * 0.5 })
+            .collect(),
+        network,
+        heads,
+        precision: Precision::F32,
+    }
+}
+
+/// Bags of 0 to 3 rows, absent labels, sample weights.
+fn batch(spec: &ModelSpec) -> Batch {
+    let (mut offsets, mut rows) = (vec![0], Vec::new());
+    for bag in 0..spec.features.len() * SAMPLES {
+        rows.extend((0..bag % 4).map(|place| ((bag * 3 + place * place) % ROWS as usize) as u32));
+        offsets.push(rows.len() as u32);
+    }
+    let weights = (0..rows.len()).map(|i| 0.5 + value(1, i).abs()).collect();
+    let label = |i: usize| if i % 7 == 3 { f32::NAN } else { f32::from(i.is_multiple_of(3)) };
+    Batch {
+        sample_count: SAMPLES,
+        dense: (0..SAMPLES * spec.dense_count).map(|i| value(2, i)).collect(),
+        bags: Bags::new(spec.features.len(), SAMPLES, offsets, rows, weights).expect("valid bags"),
+        labels: (0..SAMPLES * spec.tasks.len()).map(label).collect(),
+        weights: (0..SAMPLES).map(|i| 0.5 + value(3, i).abs()).collect(),
+        ..Batch::default()
+    }
+}
+
+/// Compares all gradients of `spec`; rows move by plain SGD with rate 1, so a row's move is its gradient.
+fn check(spec: &ModelSpec) {
+    let counts: Vec<[usize; 2]> = (0..4).flat_map(|seed| check_seed(spec, seed)).collect();
+    let [kinks, all] = counts.iter().fold([0, 0], |sum, count| [sum[0] + count[0], sum[1] + count[1]]);
+    assert!(kinks * 8 <= all, "{kinks} kinks in {all}: {spec:?}");
+}
+
+/// The kinks met and the elements compared, for the dense weights and every table.
+fn check_seed(spec: &ModelSpec, seed: u64) -> Vec<[usize; 2]> {
+    let rate = LearningRate { base: 1.0, schedule: Schedule::Constant };
+    let sparse =
+        SparseTraining { optimizer: SparseOptimizer::Sgd, learning_rate: rate, l2: 0.0, row_norm_max: 0.0 };
+    let optimizer = DenseOptimizer::Sgd { momentum: 0.0 };
+    let dense = DenseTraining { optimizer, learning_rate: rate, l2: 0.0, norm_max: 0.0 };
+    let mut oracle = Oracle::new(spec, Grains::new(2), &sparse, &dense);
+    oracle.weights.values.iter_mut().enumerate().for_each(|(i, w)| *w = 0.7 * value(40 + seed, i));
+    for (t, table) in oracle.tables.iter_mut().enumerate() {
+        for (r, row) in table.iter_mut().enumerate() {
+            row.values
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, w)| *w = value(50 + t as u64 + 2 * seed, r * 64 + i));
+        }
+    }
+    let batch = batch(spec);
+    let mut after = oracle.clone();
+    let step = after.train_step(&batch);
+    let loss_of = |oracle: &Oracle| oracle.clone().train_step(&batch).loss;
+
+    let all: Vec<usize> = (0..oracle.weights.values.len()).collect();
+    let dense_differences = differences(&all, |i, by| {
+        let mut moved = oracle.clone();
+        moved.weights.values[i] += by;
+        loss_of(&moved)
+    });
+    let mut counts = vec![compare("dense weights", &dense_differences, |i| f64::from(step.gradient[i]))];
+
+    for (t, table) in spec.tables.iter().enumerate() {
+        let all: Vec<usize> = (0..ROWS as usize * table.dim).collect();
+        let row_differences = differences(&all, |i, by| {
+            let mut moved = oracle.clone();
+            moved.tables[t][i / table.dim].values[i % table.dim] += by;
+            loss_of(&moved)
+        });
+        let at = |oracle: &Oracle, i: usize| f64::from(oracle.tables[t][i / table.dim].values[i % table.dim]);
+        let what = format!("rows of `{}`", table.name);
+        counts.push(compare(&what, &row_differences, |i| at(&oracle, i) - at(&after, i)));
+    }
+    counts
+}
+
+/// The left and right differences of the loss for every weight.
+fn differences(weights: &[usize], loss: impl Fn(usize, f32) -> f64) -> Vec<(f64, f64)> {
+    let here = loss(weights[0], 0.0);
+    let step = f64::from(STEP);
+    weights.iter().map(|&i| ((here - loss(i, -STEP)) / step, (loss(i, STEP) - here) / step)).collect()
+}
+
+fn compare(what: &str, differences: &[(f64, f64)], gradient: impl Fn(usize) -> f64) -> [usize; 2] {
+    let largest = (0..differences.len()).map(|i| gradient(i).abs()).fold(0.0, f64::max);
+    assert!(largest > 1e-3, "{what}: no gradient to compare");
+    let mut kinks = 0;
+    for (i, (left, right)) in differences.iter().enumerate() {
+        let (gradient, tolerance) = (gradient(i), TOLERANCE * largest);
+        if (0.5 * (left + right) - gradient).abs() > tolerance {
+            let between = left.min(*right) - tolerance..=left.max(*right) + tolerance;
+            assert!(between.contains(&gradient), "{what}, element {i}: {left}, {right}, gradient {gradient}");
+            kinks += 1;
+        }
+    }
+    [kinks, differences.len()]
+}
+
+#[test]
+fn dlrm() {
+    for (dims, dense_count, tasks, heads) in
+        [([4, 4], 3, 1, Heads::Shared), ([4, 3], 3, 2, Heads::Separate), ([5, 2], 0, 2, Heads::Shared)]
+    {
+        check(&model(
+            dims,
+            dense_count,
+            tasks,
+            NetworkSpec::Dlrm { bottom: vec![5, 4], top: vec![6] },
+            heads,
+        ));
+    }
+    check(&model([3, 2], 0, 1, NetworkSpec::Dlrm { bottom: vec![], top: vec![] }, Heads::Shared));
+}
+
+#[test]
+fn dcn() {
+    for structure in [DcnStructure::Stacked, DcnStructure::Parallel] {
+        for cross_rank in [CrossRank::Full, CrossRank::Low(2)] {
+            for (bottom, heads) in [(vec![4], Heads::Shared), (vec![], Heads::Separate)] {
+                let network =
+                    NetworkSpec::Dcn { bottom, cross_layers: 2, cross_rank, structure, deep: vec![5, 3] };
+                check(&model([2, 3], 2, 2, network, heads));
+            }
+        }
+    }
+    let structure = DcnStructure::Parallel;
+    let network = NetworkSpec::Dcn {
+        bottom: vec![],
+        cross_layers: 1,
+        cross_rank: CrossRank::Full,
+        structure,
+        deep: vec![],
+    };
+    check(&model([2, 3], 0, 1, network, Heads::Shared));
+}
+
+#[test]
+fn mlp() {
+    check(&model([3, 2], 4, 3, NetworkSpec::Mlp { hidden: vec![6, 4] }, Heads::Separate));
+    check(&model([3, 2], 4, 2, NetworkSpec::Mlp { hidden: vec![] }, Heads::Shared));
+}
+
+#[test]
+fn logistic_regression_and_factorization_machine() {
+    check(&model([1, 1], 3, 1, NetworkSpec::LogisticRegression, Heads::Shared));
+    check(&model([2, 2], 3, 2, NetworkSpec::LogisticRegression, Heads::Shared));
+    check(&model([4, 4], 3, 1, NetworkSpec::FactorizationMachine, Heads::Shared));
+    check(&model([6, 6], 0, 2, NetworkSpec::FactorizationMachine, Heads::Shared));
+}
