@@ -184,7 +184,8 @@ impl Run {
     /// It tells whether two ranks, or a checkpoint and a job, mean the same run. Between releases of the
     /// program compare the parsed jobs instead: a new key changes the text.
     pub fn hash(&self) -> String {
-        let fold = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
+        let fold =
+            |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
         let text = effective::run_text(self);
         format!("{:032x}", text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fold))
     }

@@ -55,6 +55,32 @@ pub struct Columns {
     pub segment: Option<String>,
 }
 
+impl Columns {
+    /// Criteo's columns in the order of the file, with the usual transforms: `label`, `I1` to `I13`, `C1` to `C26`.
+    /// The job says how many rows the tables have.
+    pub fn criteo() -> Columns {
+        let dense = |number| DenseColumn {
+            name: format!("I{number}"),
+            missing: 0.0,
+            transforms: vec![DenseTransform::Log1p],
+        };
+        let sparse = |number| SparseColumn {
+            name: format!("C{number}"),
+            shape: BagShape::One,
+            bag_max: 1,
+            map: IdMap::Hash { salt: 0 },
+            row_count: 0,
+            weights: None,
+        };
+        Columns {
+            labels: vec![LabelColumn { name: "label".to_owned(), at_least: None }],
+            dense: (1..=13).map(dense).collect(),
+            sparse: (1..=26).map(sparse).collect(),
+            ..Columns::default()
+        }
+    }
+}
+
 /// A label column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabelColumn {

@@ -111,7 +111,8 @@ choice! {
         /// Bottom MLP on the dense inputs, pairwise dots of all vectors, top MLP. The interaction's width is the
         /// last of `bottom`; features of another dim are projected to it.
         Dlrm {
-            /// Widths of the bottom MLP; its last is the interaction's width.
+            /// Widths of the bottom MLP; its last is the interaction's width. Empty is allowed when there are no
+            /// dense inputs: vectors then meet at the widest dim.
             bottom: Vec<usize>,
             /// Hidden widths of the top MLP; the logit's layer is added.
             top: Vec<usize>,

@@ -48,7 +48,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         features: features.map(feature).collect(),
         tables: tables.tables,
         tasks: columns.tasks,
-        network: network(&run.model, columns.columns.dense.len())?,
+        network: network(&run.model, columns.columns.dense.len(), columns.columns.sparse.len())?,
         heads: run.model.heads,
         precision: run.precision,
     };
@@ -88,7 +88,7 @@ fn grain_count(given: Option<usize>, batch_size: usize) -> Result<usize, Problem
     Err(Problem::value("run.grains", count, advice))
 }
 
-fn network(model: &RawModel, dense_count: usize) -> Result<NetworkSpec, Problem> {
+fn network(model: &RawModel, dense_count: usize, sparse_count: usize) -> Result<NetworkSpec, Problem> {
     let widths = |key: &str, widths: &[usize]| {
         widths.iter().enumerate().try_for_each(|(layer, &width)| {
             between(&format!("run.model.{key}[{layer}]"), width, 1, WIDTH_MAX)
@@ -96,12 +96,14 @@ fn network(model: &RawModel, dense_count: usize) -> Result<NetworkSpec, Problem>
     };
     match &model.network {
         NetworkSpec::Dlrm { bottom, top } => {
-            if bottom.is_empty() {
-                let advice = "it needs at least one width; the last is the width in which vectors interact";
+            if bottom.is_empty() && dense_count > 0 {
+                let advice =
+                    "the dense columns need at least one width; the last is the one in which vectors meet";
                 return Err(Problem::value("run.model.bottom", "[]", advice));
             }
-            if dense_count == 0 {
-                let advice = "its bottom layers need at least one [[run.data.dense]]; use \"dcn\" or \"mlp\" without";
+            if usize::from(dense_count > 0) + sparse_count < 2 {
+                let advice =
+                    "its vectors meet in pairs: it needs two features, or one and dense columns; use \"mlp\"";
                 return Err(Problem::value("run.model.kind", "\"dlrm\"", advice));
             }
             widths("bottom", bottom)?;
@@ -137,7 +139,11 @@ fn check_process(process: &Process, grains: usize, kind: DataKind, split: &Split
     let given = [("train", &files.train), ("valid", &files.valid), ("test", &files.test)];
     for (key, files) in given {
         for (index, file) in files.iter().enumerate().filter(|(_, file)| file.is_empty()) {
-            return Err(Problem::value(&format!("process.data.{key}[{index}]"), format!("{file:?}"), "name a file"));
+            return Err(Problem::value(
+                &format!("process.data.{key}[{index}]"),
+                format!("{file:?}"),
+                "name a file",
+            ));
         }
         if !files.is_empty() && kind == DataKind::Synthetic {
             let advice = "a synthetic world needs no files; leave it out";
@@ -149,7 +155,10 @@ fn check_process(process: &Process, grains: usize, kind: DataKind, split: &Split
         }
     }
     if files.train.is_empty() && kind != DataKind::Synthetic {
-        return Err(Problem::missing("process.data.train", "it says which files to train on, such as [\"logs/*.gz\"]"));
+        return Err(Problem::missing(
+            "process.data.train",
+            "it says which files to train on, such as [\"logs/*.gz\"]",
+        ));
     }
     Ok(())
 }

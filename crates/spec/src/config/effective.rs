@@ -130,15 +130,34 @@ fn raw_data(run: &Run) -> RawData {
 }
 
 fn raw_dense(column: &DenseColumn) -> RawDenseColumn {
-    RawDenseColumn { name: column.name.clone(), missing: column.missing, transforms: column.transforms.clone() }
+    RawDenseColumn {
+        name: column.name.clone(),
+        missing: column.missing,
+        transforms: column.transforms.clone(),
+    }
 }
 
-fn raw_sparse(kind: DataKind, model: &ModelSpec, column: &SparseColumn, feature: &FeatureSpec) -> RawSparseColumn {
+fn raw_sparse(
+    kind: DataKind,
+    model: &ModelSpec,
+    column: &SparseColumn,
+    feature: &FeatureSpec,
+) -> RawSparseColumn {
     let table = Some(model.tables[feature.table.0 as usize].name.clone());
     if kind == DataKind::Synthetic {
         let (map, list, bag_max) = (None, None, None); // The world says these, and the job may not.
         let (name, pooling) = (column.name.clone(), feature.pooling);
-        return RawSparseColumn { name, map, rows: None, table, list, separator: None, bag_max, pooling, weights: None };
+        return RawSparseColumn {
+            name,
+            map,
+            rows: None,
+            table,
+            list,
+            separator: None,
+            bag_max,
+            pooling,
+            weights: None,
+        };
     }
     let (list, separator) = match column.shape {
         BagShape::One => (false, None),

@@ -56,7 +56,9 @@ impl<'a> Given<'a> {
     /// The table that stands here.
     pub(crate) fn reader(&self) -> Result<Reader<'a>, Problem> {
         match self.value {
-            DeValue::Table(table) => Ok(Reader::new(self.text, Some(table), self.span.clone(), self.path.clone())),
+            DeValue::Table(table) => {
+                Ok(Reader::new(self.text, Some(table), self.span.clone(), self.path.clone()))
+            }
             _ => Err(self.wrong("a table")),
         }
     }
@@ -160,7 +162,12 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(text: &'a str, table: Option<&'a DeTable<'a>>, span: Range<usize>, path: String) -> Reader<'a> {
+    pub(crate) fn new(
+        text: &'a str,
+        table: Option<&'a DeTable<'a>>,
+        span: Range<usize>,
+        path: String,
+    ) -> Reader<'a> {
         let (asked, elsewhere) = (Vec::new(), Vec::new());
         Reader { text, table, word: None, span, path, asked, kind: None, elsewhere, kind_failed: false }
     }
@@ -226,7 +233,9 @@ impl<'a> Reader<'a> {
 
     fn kind_of(&mut self, variants: &[Variant]) -> Result<usize, Problem> {
         let Some(given) = self.given("kind") else {
-            return Err(self.missing("kind", &format!("which: {}", word_list(variants.iter().map(|v| &v.word)))));
+            return Err(
+                self.missing("kind", &format!("which: {}", word_list(variants.iter().map(|v| &v.word))))
+            );
         };
         word_of(&given, variants.iter().map(|variant| &variant.word))
     }
@@ -241,7 +250,9 @@ impl<'a> Reader<'a> {
         let Some(first) = unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
         let key = first.get_ref().to_string();
         let advice = match (&self.kind, self.elsewhere.iter().find(|(name, _)| *name == key)) {
-            (Some(kind), Some((_, owner))) => format!("it belongs to kind = \"{owner}\", and the kind here is \"{kind}\""),
+            (Some(kind), Some((_, owner))) => {
+                format!("it belongs to kind = \"{owner}\", and the kind here is \"{kind}\"")
+            }
             _ => suggest(&key, self.asked.iter().copied()),
         };
         let section = section_label(&self.path);

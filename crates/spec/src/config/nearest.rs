@@ -17,14 +17,19 @@ pub(crate) fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None => {
             let all: Vec<String> = candidates.into_iter().map(|candidate| format!("`{candidate}`")).collect();
-            if all.is_empty() { "nothing may stand there".to_owned() } else { format!("known are {}", all.join(", ")) }
+            if all.is_empty() {
+                "nothing may stand there".to_owned()
+            } else {
+                format!("known are {}", all.join(", "))
+            }
         }
     }
 }
 
 /// Letters to insert, remove, replace or swap with their neighbour (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.to_lowercase().chars().collect(), b.to_lowercase().chars().collect());
+    let (a, b): (Vec<char>, Vec<char>) =
+        (a.to_lowercase().chars().collect(), b.to_lowercase().chars().collect());
     let mut costs = vec![vec![0; b.len() + 1]; a.len() + 1];
     for (i, row) in costs.iter_mut().enumerate() {
         row[0] = i;
@@ -50,7 +55,9 @@ mod tests {
 
     #[test]
     fn distances_count_edits() {
-        for (a, b, wanted) in [("", "", 0), ("", "ab", 2), ("bach", "batch", 1), ("sede", "seed", 1), ("a", "b", 1)] {
+        for (a, b, wanted) in
+            [("", "", 0), ("", "ab", 2), ("bach", "batch", 1), ("sede", "seed", 1), ("a", "b", 1)]
+        {
             assert_eq!(distance(a, b), wanted, "{a} {b}");
         }
     }

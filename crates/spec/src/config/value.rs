@@ -60,7 +60,10 @@ macro_rules! whole_number {
                 let DeValue::Integer(number) = given.value else { return Err(given.wrong($wanted)) };
                 // TOML promises 64 signed bits, so that other readers of the saved job can read it.
                 let number = i64::from_str_radix(number.as_str(), number.radix());
-                number.ok().and_then(|number| <$Type>::try_from(number).ok()).ok_or_else(|| given.wrong($wanted))
+                number
+                    .ok()
+                    .and_then(|number| <$Type>::try_from(number).ok())
+                    .ok_or_else(|| given.wrong($wanted))
             }
 
             fn write(&self) -> Node {
@@ -208,7 +211,10 @@ impl<T: Value> Value for Vec<T> {
         let nodes: Vec<Node> = self.iter().map(Value::write).collect();
         let is_tables = !nodes.is_empty() && nodes.iter().all(|node| matches!(node, Node::Table(_)));
         if !is_tables {
-            return Node::Inline(format!("[{}]", nodes.iter().filter_map(inline).collect::<Vec<_>>().join(", ")));
+            return Node::Inline(format!(
+                "[{}]",
+                nodes.iter().filter_map(inline).collect::<Vec<_>>().join(", ")
+            ));
         }
         let keys = |node| if let Node::Table(keys) = node { Some(keys) } else { None };
         Node::Tables(nodes.into_iter().filter_map(keys).collect())

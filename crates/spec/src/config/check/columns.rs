@@ -4,8 +4,8 @@ use super::{super::nearest::suggest, Problem, at_least, between, task};
 use crate::{
     config::raw::{DataKind, RawData, RawDenseColumn, RawLabel, RawSparseColumn},
     data::{
-        BadRows, BagShape, Columns, DenseColumn, DenseTransform, IdMap, LabelColumn, SourceSpec, SparseColumn,
-        SplitSpec,
+        BadRows, BagShape, Columns, DenseColumn, DenseTransform, IdMap, LabelColumn, SourceSpec,
+        SparseColumn, SplitSpec,
     },
     model::{Pooling, TaskSpec},
     world::View,
@@ -35,7 +35,7 @@ pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
     let source = source(data)?;
     let brought = match &source {
         SourceSpec::Synthetic(world) => world.columns(View::Student),
-        SourceSpec::CriteoTsv => criteo_columns(),
+        SourceSpec::CriteoTsv => Columns::criteo(),
         SourceSpec::Csv { .. } | SourceSpec::Parquet => Columns::default(),
     };
     check_names("label", data.label.iter().map(|label| &label.name))?;
@@ -46,15 +46,20 @@ pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
     let dense = dense(data, &brought, is_own)?;
     let (sparse, poolings, listed) = sparse(data, &brought, is_own)?;
     if dense.is_empty() && sparse.is_empty() {
-        let meaning = "it says what the model sees; list at least one [[run.data.sparse]] or [[run.data.dense]]";
+        let meaning =
+            "it says what the model sees; list at least one [[run.data.sparse]] or [[run.data.dense]]";
         return Err(Problem::missing("run.data.sparse", meaning));
     }
     let role = |key: &str, column: &Option<String>, brought: &Option<String>| match (column, data.kind) {
         (None, _) => Ok(brought.clone()),
-        (Some(name), DataKind::Synthetic) => {
-            Err(Problem::value(&format!("run.data.{key}"), format!("{name:?}"), "the world has its own; leave it out"))
+        (Some(name), DataKind::Synthetic) => Err(Problem::value(
+            &format!("run.data.{key}"),
+            format!("{name:?}"),
+            "the world has its own; leave it out",
+        )),
+        (Some(name), DataKind::Criteo) => {
+            known_column(&format!("run.data.{key}"), name).map(|()| Some(name.clone()))
         }
-        (Some(name), DataKind::Criteo) => known_column(&format!("run.data.{key}"), name).map(|()| Some(name.clone())),
         (Some(name), _) => Ok(Some(name.clone())),
     };
     let columns = Columns {
@@ -85,7 +90,9 @@ fn source(data: &RawData) -> Result<SourceSpec, Problem> {
     Ok(match data.kind {
         DataKind::Synthetic => {
             let world = data.world.clone().unwrap_or_default();
-            world.check().map_err(|error| Problem::value("run.data.world", "not possible", error.to_string()))?;
+            world
+                .check()
+                .map_err(|error| Problem::value("run.data.world", "not possible", error.to_string()))?;
             SourceSpec::Synthetic(world)
         }
         DataKind::Criteo => SourceSpec::CriteoTsv,
@@ -94,32 +101,9 @@ fn source(data: &RawData) -> Result<SourceSpec, Problem> {
     })
 }
 
-/// The columns of Criteo's logs, with the transforms that everybody uses.
-fn criteo_columns() -> Columns {
-    let dense = |number| DenseColumn {
-        name: format!("I{number}"),
-        missing: 0.0,
-        transforms: vec![DenseTransform::Log1p],
-    };
-    let sparse = |number| SparseColumn {
-        name: format!("C{number}"),
-        shape: BagShape::One,
-        bag_max: 1,
-        map: IdMap::Hash { salt: 0 },
-        row_count: 0, // `tables` says.
-        weights: None,
-    };
-    Columns {
-        labels: vec![LabelColumn { name: "label".to_owned(), at_least: None }],
-        dense: (1..=13).map(dense).collect(),
-        sparse: (1..=26).map(sparse).collect(),
-        ..Columns::default()
-    }
-}
-
 /// Refuses a column that Criteo's logs do not have.
 fn known_column(path: &str, name: &str) -> Result<(), Problem> {
-    let columns = criteo_columns();
+    let columns = Columns::criteo();
     let dense = columns.dense.iter().map(|column| &*column.name);
     let sparse = columns.sparse.iter().map(|column| &*column.name);
     let all: Vec<&str> = std::iter::once("label").chain(dense).chain(sparse).collect();
@@ -167,10 +151,18 @@ fn labels(data: &RawData, brought: &Columns) -> Result<(Vec<LabelColumn>, Vec<Ta
             check_brought("label", index, name, &names)?;
         }
         if let Some(limit) = at_least.filter(|_| !names.is_empty()) {
-            return Err(Problem::value(&path("at_least"), limit, "this label is 0 or 1 already; leave it out"));
+            return Err(Problem::value(
+                &path("at_least"),
+                limit,
+                "this label is 0 or 1 already; leave it out",
+            ));
         }
         if *weight <= 0.0 {
-            return Err(Problem::value(&path("weight"), weight, "it must be above 0; leave the label out instead"));
+            return Err(Problem::value(
+                &path("weight"),
+                weight,
+                "it must be above 0; leave the label out instead",
+            ));
         }
     }
     if data.label.is_empty() {
@@ -251,7 +243,11 @@ fn check_world_column(index: usize, raw: &RawSparseColumn) -> Result<(), Problem
     }
     if raw.pooling == Pooling::Weighted {
         let path = format!("run.data.sparse[{index}].pooling");
-        return Err(Problem::value(&path, "\"weighted\"", "a world has no weights of ids; use \"sum\" or \"mean\""));
+        return Err(Problem::value(
+            &path,
+            "\"weighted\"",
+            "a world has no weights of ids; use \"sum\" or \"mean\"",
+        ));
     }
     Ok(())
 }
@@ -274,12 +270,19 @@ fn sparse_column(kind: DataKind, index: usize, raw: &RawSparseColumn) -> Result<
             return Err(Problem::value(&path("weights"), format!("{column:?}"), advice));
         }
         (None, Pooling::Weighted) => {
-            return Err(Problem::missing(&path("weights"), "pooling = \"weighted\" needs the column with the weights"));
+            return Err(Problem::missing(
+                &path("weights"),
+                "pooling = \"weighted\" needs the column with the weights",
+            ));
         }
         _ => {}
     }
     if raw.weights.is_some() && kind == DataKind::Criteo {
-        return Err(Problem::value(&path("weights"), "given", "Criteo's logs have no weights of ids; leave it out"));
+        return Err(Problem::value(
+            &path("weights"),
+            "given",
+            "Criteo's logs have no weights of ids; leave it out",
+        ));
     }
     let map = raw.map.clone().unwrap_or(IdMap::Hash { salt: 0 });
     check_map(&path("map"), &map)?;
@@ -309,7 +312,11 @@ fn check_map(path: &str, map: &IdMap) -> Result<(), Problem> {
                 None => Ok(()),
                 Some(pair) => {
                     let value = format!("{boundaries:?}");
-                    Err(Problem::value(&path, value, format!("it must rise, but {} follows {}", pair[1], pair[0])))
+                    Err(Problem::value(
+                        &path,
+                        value,
+                        format!("it must rise, but {} follows {}", pair[1], pair[0]),
+                    ))
                 }
             }
         }
@@ -346,7 +353,8 @@ fn check_shares(valid: f64, test: f64) -> Result<(), Problem> {
         between(&format!("run.data.split.{key}"), share, 0.0, 1.0)?;
     }
     if valid + test >= 1.0 {
-        let advice = format!("with test = {test} it leaves no rows to train on; both together must be below 1");
+        let advice =
+            format!("with test = {test} it leaves no rows to train on; both together must be below 1");
         return Err(Problem::value("run.data.split.valid", valid, advice));
     }
     Ok(())

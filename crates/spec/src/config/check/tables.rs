@@ -34,7 +34,8 @@ pub(super) fn tables(run: &RawRun, columns: &CheckedColumns) -> Result<CheckedTa
     }
     if let Some(unused) = run.table.iter().position(|table| !order.contains(&&*table.name)) {
         let name = &run.table[unused].name;
-        let advice = format!("no feature has its rows in this table; {}", suggest(name, order.iter().copied()));
+        let advice =
+            format!("no feature has its rows in this table; {}", suggest(name, order.iter().copied()));
         return Err(Problem::value(&format!("run.table[{unused}].name"), format!("{name:?}"), advice));
     }
     check_vocabularies(columns, &of_feature)?;
@@ -43,8 +44,10 @@ pub(super) fn tables(run: &RawRun, columns: &CheckedColumns) -> Result<CheckedTa
     if let NetworkSpec::FactorizationMachine = run.model.network
         && let Some(other) = tables.iter().find(|table| table.dim != tables[0].dim)
     {
-        let advice = format!("the rows of \"factorization_machine\" meet, so all dims must be equal, and `{}` has {}",
-            tables[0].name, tables[0].dim);
+        let advice = format!(
+            "the rows of \"factorization_machine\" meet, so all dims must be equal, and `{}` has {}",
+            tables[0].name, tables[0].dim
+        );
         return Err(Problem::value(&dim_path(run, &other.name), other.dim, advice));
     }
     Ok(CheckedTables { tables, of_feature })
@@ -57,7 +60,11 @@ fn check_declared(tables: &[RawTable]) -> Result<(), Problem> {
             return Err(Problem::value(&path, "\"\"", "it must not be empty"));
         }
         if tables[..index].iter().any(|other| other.name == table.name) {
-            return Err(Problem::value(&path, format!("{:?}", table.name), "a table of this name stands above"));
+            return Err(Problem::value(
+                &path,
+                format!("{:?}", table.name),
+                "a table of this name stands above",
+            ));
         }
     }
     Ok(())
@@ -65,10 +72,12 @@ fn check_declared(tables: &[RawTable]) -> Result<(), Problem> {
 
 /// The table of every feature.
 fn table_names(run: &RawRun, columns: &CheckedColumns) -> Result<Vec<String>, Problem> {
-    let asked = |place: usize| columns.listed[place].and_then(|index| run.data.sparse[index].table.as_deref());
+    let asked =
+        |place: usize| columns.listed[place].and_then(|index| run.data.sparse[index].table.as_deref());
     let features: Vec<&str> = columns.columns.sparse.iter().map(|column| &*column.name).collect();
     // A name can be shared when it is declared, or when the feature of that name keeps its own table.
-    let own = features.iter().enumerate().filter(|&(place, name)| asked(place).is_none_or(|table| table == *name));
+    let own =
+        features.iter().enumerate().filter(|&(place, name)| asked(place).is_none_or(|table| table == *name));
     let declared = run.table.iter().map(|table| &*table.name);
     let known: Vec<&str> = declared.chain(own.map(|(_, &name)| name)).collect();
     let name_of = |(place, &feature): (usize, &&str)| match (asked(place), columns.listed[place]) {
@@ -90,7 +99,8 @@ fn table(
     name: &str,
 ) -> Result<TableSpec, Problem> {
     let declared = run.table.iter().find(|table| table.name == name);
-    let features: Vec<usize> = (0..of_feature.len()).filter(|&feature| of_feature[feature] == place).collect();
+    let features: Vec<usize> =
+        (0..of_feature.len()).filter(|&feature| of_feature[feature] == place).collect();
     let row_count = row_count(run, columns, &features, name)?;
     let dim = dim(run, declared, name)?;
     let format: RowFormat = declared.and_then(|table| table.format).unwrap_or(run.tables.format);
@@ -107,9 +117,11 @@ fn table(
 /// The number of rows: what is said must agree, and must hold what the features can name.
 fn row_count(run: &RawRun, columns: &CheckedColumns, features: &[usize], name: &str) -> Result<u64, Problem> {
     let declared = run.table.iter().position(|table| table.name == name);
-    let declared = declared.and_then(|index| Some((format!("run.table[{index}].rows"), run.table[index].rows?)));
+    let declared =
+        declared.and_then(|index| Some((format!("run.table[{index}].rows"), run.table[index].rows?)));
     let listed = features.iter().filter_map(|&feature| columns.listed[feature]);
-    let on_features = listed.filter_map(|index| Some((format!("run.data.sparse[{index}].rows"), run.data.sparse[index].rows?)));
+    let on_features = listed
+        .filter_map(|index| Some((format!("run.data.sparse[{index}].rows"), run.data.sparse[index].rows?)));
     let said: Vec<(String, u64)> = declared.into_iter().chain(on_features).collect();
     if let Some((path, rows)) = said.iter().find(|(_, rows)| *rows != said[0].1) {
         let advice = format!("table `{name}` has {} rows elsewhere; say it once", said[0].1);
@@ -125,7 +137,8 @@ fn row_count(run: &RawRun, columns: &CheckedColumns, features: &[usize], name: &
                 Some(index) => format!("run.data.sparse[{index}].rows"),
                 None => "run.tables.rows".to_owned(),
             };
-            let meaning = format!("table `{name}` needs a number of rows: here, or for all tables in [run.tables]");
+            let meaning =
+                format!("table `{name}` needs a number of rows: here, or for all tables in [run.tables]");
             return Err(Problem::missing(&path, meaning));
         }
     };
@@ -181,7 +194,11 @@ fn dim(run: &RawRun, declared: Option<&RawTable>, name: &str) -> Result<usize, P
     match run.model.network {
         NetworkSpec::LogisticRegression => match said.unwrap_or(1) {
             1 => Ok(1),
-            dim => Err(Problem::value(&path, dim, "\"logistic_regression\" has one weight per row; leave it out")),
+            dim => Err(Problem::value(
+                &path,
+                dim,
+                "\"logistic_regression\" has one weight per row; leave it out",
+            )),
         },
         NetworkSpec::FactorizationMachine => {
             let dim = said.unwrap_or(DIM);

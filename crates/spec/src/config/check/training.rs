@@ -16,10 +16,12 @@ pub(super) fn sparse(raw: RawSparse) -> Result<SparseTraining, Problem> {
     let learning_rate = learning_rate("run.sparse", raw.learning_rate, raw.schedule)?;
     match raw.optimizer {
         SparseOptimizer::Sgd => {}
-        SparseOptimizer::Adagrad { epsilon, initial } | SparseOptimizer::RowwiseAdagrad { epsilon, initial } => {
+        SparseOptimizer::Adagrad { epsilon, initial }
+        | SparseOptimizer::RowwiseAdagrad { epsilon, initial } => {
             adagrad("run.sparse.optimizer", epsilon, initial)?;
         }
-        SparseOptimizer::Adam { beta1, beta2, epsilon } | SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
+        SparseOptimizer::Adam { beta1, beta2, epsilon }
+        | SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
             adam("run.sparse.optimizer", beta1, beta2, epsilon)?;
         }
         SparseOptimizer::Ftrl { beta, l1, l2 } => {
