@@ -23,117 +23,134 @@ const MODELS: [(&str, &[(usize, usize)]); 4] = [
     ("kaggle cross", &[(432, 64), (64, 432)]),
     ("terabyte cross", &[(3456, 64), (64, 3456)]),
 ];
-const ROUNDS: usize = 9;
+/// Passes over all layers. Neighbours come and go in seconds, so one layer's rounds must not stand together.
+const ROUNDS: usize = 40;
 /// Floating-point operations in one measurement, so that the clock's own cost does not show.
-const WORK: f64 = 3e7;
+const WORK: f64 = 2e7;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let given = |name: &str| arguments.iter().any(|a| a == name);
-    let ceiling = if given("scalar") {
-        Level::Scalar
-    } else if given("avx2") {
-        Level::Avx2
-    } else if given("avx512") {
-        Level::Avx512
-    } else {
-        Level::Amx
-    };
+    let levels = [("scalar", Level::Scalar), ("avx2", Level::Avx2), ("avx512", Level::Avx512)];
+    let ceiling = levels.into_iter().find(|(name, _)| given(name)).map_or(Level::Amx, |(_, level)| level);
     let isa = Isa::detect().at_most(ceiling);
     let operands = if given("bf16") { Operands::Bf16 } else { Operands::F32 };
     let words = ["scalar", "avx2", "avx512", "bf16"];
     let filter = arguments.iter().find(|a| !words.contains(&a.as_str()));
-    println!("{:?}, {operands:?} operands; GFLOP/s (share of the f32 peak of the same rounds)", isa.level());
+    println!("{:?}, {operands:?} operands; GFLOP/s (share of the f32 peak of the same run)", isa.level());
     for rows in [256, 16] {
-        println!(
-            "\n{rows} rows\n{:>24} {:>14} {:>14} {:>14} {:>8}",
-            "layer", "forward", "data", "weights", "peak"
-        );
-        for (model, layers) in MODELS {
-            let mut total = Totals::default();
-            for &(inputs, outputs) in layers {
-                let name = format!("{model} {inputs}>{outputs}");
-                if filter.is_some_and(|part| !name.contains(part.as_str())) {
-                    continue;
-                }
-                total.add(&layer(&name, isa, operands, rows, (inputs, outputs)));
+        let mut layers: Vec<Layer> = MODELS
+            .iter()
+            .flat_map(|(model, shapes)| shapes.iter().map(move |shape| Layer::new(isa, operands, model, rows, *shape)))
+            .filter(|layer| filter.is_none_or(|part| layer.name().contains(part.as_str())))
+            .collect();
+        let mut peak = f64::INFINITY;
+        for _ in 0..ROUNDS {
+            for layer in &mut layers {
+                peak = peak.min(seconds(|| peak::multiply_adds(isa, 20_000)));
+                layer.round();
             }
-            if total.flops > 0.0 {
-                println!(
-                    "{:>24} {:>14.1} % of the peak, all products",
-                    model,
-                    100.0 * total.ideal / total.seconds
-                );
-            }
+        }
+        report(rows, peak, &layers);
+    }
+}
+
+fn report(rows: usize, peak: f64, layers: &[Layer]) {
+    println!("\n{rows} rows a call; peak {:.1} GFLOP/s", 1e-9 / peak);
+    println!("{:>24} {:>14} {:>14} {:>14} {:>12}", "layer", "forward", "data", "weights", "pack GB/s");
+    for (model, _) in MODELS {
+        let of_model: Vec<&Layer> = layers.iter().filter(|layer| layer.model == model).collect();
+        for layer in &of_model {
+            let cell = |i: usize| format!("{:.1} ({:.0} %)", 1e-9 / layer.best[i], 100.0 * peak / layer.best[i]);
+            let pack = 4e-9 / layer.best[3];
+            println!("{:>24} {:>14} {:>14} {:>14} {:>12.1}", layer.name(), cell(0), cell(1), cell(2), pack);
+        }
+        let ideal: f64 = of_model.iter().map(|layer| 3.0 * layer.flops() * peak).sum();
+        let taken: f64 = of_model.iter().map(|layer| layer.flops() * layer.best[..3].iter().sum::<f64>()).sum();
+        if ideal > 0.0 {
+            println!("{model:>24} {:>14.1} % of the peak, the three products of all layers", 100.0 * ideal / taken);
         }
     }
 }
 
-/// Time of all products of a model, and what it would be at the peak.
-#[derive(Default)]
-struct Totals {
-    flops: f64,
-    seconds: f64,
-    ideal: f64,
+/// One layer with its operands, and the best seconds per operation of its three products and of packing.
+struct Layer {
+    model: &'static str,
+    linear: Linear,
+    rows: usize,
+    scratch: Scratch,
+    x: Vec<f32>,
+    y: Vec<f32>,
+    w: Vec<f32>,
+    bias: Vec<f32>,
+    dx: Vec<f32>,
+    dw: Vec<f32>,
+    best: [f64; 4],
 }
 
-impl Totals {
-    fn add(&mut self, other: &Totals) {
-        self.flops += other.flops;
-        self.seconds += other.seconds;
-        self.ideal += other.ideal;
-    }
-}
-
-fn layer(name: &str, isa: Isa, operands: Operands, rows: usize, (inputs, outputs): (usize, usize)) -> Totals {
-    let floats = |n: usize, seed: usize| -> Vec<f32> {
-        (0..n).map(|i| (((i + seed) * 2_654_435_761) % 1021) as f32 / 510.0 - 1.0).collect()
-    };
-    let (x, dy) = (floats(rows * inputs, 1), floats(rows * outputs, 2));
-    let (w, bias) = (floats(inputs * outputs, 3), floats(outputs, 4));
-    let (mut y, mut dx) = (vec![0.0; rows * outputs], vec![0.0; rows * inputs]);
-    let (mut dw, mut db) = (vec![0.0; inputs * outputs], vec![0.0; outputs]);
-    let mut linear = Linear::new(isa, operands, inputs, outputs);
-    linear.pack(&w);
-    let (x, dy) = (Matrix::contiguous(&x, inputs), Matrix::contiguous(&dy, outputs));
-    let flops = 2.0 * (rows * inputs * outputs) as f64;
-    let calls = (WORK / flops).ceil().clamp(1.0, 20_000.0) as usize;
-    let mut scratch = Scratch::default();
-    let mut best = [f64::INFINITY; 4];
-    for _ in 0..ROUNDS {
-        let per_flop = [
-            seconds(|| peak::multiply_adds(isa, 100_000)),
-            seconds(|| {
-                for _ in 0..calls {
-                    let y = MatrixMut::contiguous(&mut y, outputs);
-                    linear.forward(&mut scratch, x, Some(&bias), Activation::Relu, y);
-                }
-                flops * calls as f64
-            }),
-            seconds(|| {
-                for _ in 0..calls {
-                    let dx = MatrixMut::contiguous(&mut dx, inputs);
-                    linear.backward_data(&mut scratch, dy, Some(x), Store::Replace, dx);
-                }
-                flops * calls as f64
-            }),
-            seconds(|| {
-                for _ in 0..calls {
-                    linear.backward_weights(&mut scratch, dy, x, &mut dw, Some(&mut db));
-                }
-                flops * calls as f64
-            }),
-        ];
-        for (best, now) in best.iter_mut().zip(per_flop) {
-            *best = best.min(now);
+impl Layer {
+    fn new(isa: Isa, operands: Operands, model: &'static str, rows: usize, (inputs, outputs): (usize, usize)) -> Layer {
+        let floats = |n: usize, seed: usize| -> Vec<f32> {
+            (0..n).map(|i| (((i + seed) * 2_654_435_761) % 1021) as f32 / 510.0 - 1.0).collect()
+        };
+        Layer {
+            model,
+            linear: Linear::new(isa, operands, inputs, outputs),
+            rows,
+            scratch: Scratch::default(),
+            x: floats(rows * inputs, 1),
+            y: floats(rows * outputs, 2),
+            w: floats(inputs * outputs, 3),
+            bias: floats(outputs, 4),
+            dx: floats(rows * inputs, 5),
+            dw: floats(inputs * outputs, 6),
+            best: [f64::INFINITY; 4],
         }
     }
-    let cell = |i: usize| format!("{:.1} ({:.0} %)", 1e-9 / best[i], 100.0 * best[0] / best[i]);
-    println!("{name:>24} {:>14} {:>14} {:>14} {:>8.1}", cell(1), cell(2), cell(3), 1e-9 / best[0]);
-    Totals {
-        flops: 3.0 * flops,
-        seconds: flops * (best[1] + best[2] + best[3]),
-        ideal: 3.0 * flops * best[0],
+
+    fn name(&self) -> String {
+        format!("{} {}>{}", self.model, self.linear.inputs(), self.linear.outputs())
+    }
+
+    fn flops(&self) -> f64 {
+        2.0 * (self.rows * self.w.len()) as f64
+    }
+
+    /// Times each product once, several calls at a time.
+    fn round(&mut self) {
+        let (inputs, outputs, flops) = (self.linear.inputs(), self.linear.outputs(), self.flops());
+        let calls = (WORK / flops).ceil().min(1000.0) as usize;
+        let Layer { linear, scratch, x, y, w, bias, dx, dw, best, .. } = self;
+        let mut keep = |i: usize, operations: f64, work: &mut dyn FnMut()| {
+            let now = seconds(|| {
+                work();
+                operations
+            });
+            best[i] = best[i].min(now);
+        };
+        keep(3, w.len() as f64, &mut || linear.pack(w));
+        let all = flops * calls as f64;
+        let x = Matrix::contiguous(x, inputs);
+        keep(0, all, &mut || {
+            for _ in 0..calls {
+                let y = MatrixMut::contiguous(y, outputs);
+                linear.forward(scratch, x, Some(bias), Activation::Relu, y);
+            }
+        });
+        let dy = Matrix::contiguous(y, outputs);
+        keep(1, all, &mut || {
+            for _ in 0..calls {
+                let dx = MatrixMut::contiguous(dx, inputs);
+                linear.backward_data(scratch, dy, Some(x), Store::Replace, dx);
+            }
+        });
+        keep(2, all, &mut || {
+            for _ in 0..calls {
+                linear.backward_weights(scratch, dy, x, dw, Some(bias));
+            }
+        });
+        dw.fill(0.0);
+        bias.fill(0.5);
     }
 }
 

@@ -246,7 +246,7 @@ impl Linear {
     fn rounded<'a>(&self, room: &'a mut Buffer, x: Matrix<'a>) -> Matrix<'a> {
         match self.operands {
             Operands::F32 => x,
-            Operands::Bf16 => pack::rounded_rows(x, room.room(x.rows() * x.columns())),
+            Operands::Bf16 => scalar::rounded(x, room.room(x.rows() * x.columns())),
         }
     }
 }

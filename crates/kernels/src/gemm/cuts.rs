@@ -26,6 +26,11 @@ impl Cuts {
         }
     }
 
+    /// The length that was cut.
+    pub(super) fn total(&self) -> usize {
+        self.pieces * self.shorter + self.longer_pieces
+    }
+
     pub(super) fn len(&self) -> usize {
         self.pieces
     }
@@ -56,7 +61,7 @@ mod tests {
                 assert!(pieces[0].length - piece.length <= 1);
                 end += piece.length;
             }
-            assert_eq!((end, pieces.len()), (total, total.div_ceil(max)));
+            assert_eq!((end, pieces.len(), Cuts::new(total, max).total()), (total, total.div_ceil(max), total));
         }
     }
 }

@@ -3,83 +3,305 @@
 //! *Right* operands become panels: all `k` of a few registers' columns, then the next columns; columns that do
 //! not exist are zero. *Left* operands become `[k][rows of the tile]` per tile. Both keep `first * depth` as the
 //! place where a panel or tile begins.
+//!
+//! Packing costs a few moves per element and is paid back `columns / 16` times per element, so it must not stroll:
+//! everything moves in whole registers, and a source line is read by all pieces that share it while it is near.
 #![allow(unsafe_code)]
 
+use super::Operands;
 use super::cuts::{Cuts, Piece};
-use super::tile::TileLoops;
-use super::{Operands, round_to_bf16};
 use crate::matrix::Matrix;
+use crate::simd::Vector;
 
 /// How a level lays out one operand.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub operands: Operands,
-    pub lanes: usize,
+    /// Columns that one unit of a cut stands for: a register for panels, one for tiles.
+    pub unit: usize,
     pub cuts: Cuts,
 }
 
 impl Layout {
-    /// Panels of a right operand with this many columns; their pieces count registers.
-    pub(super) fn panels(loops: &TileLoops, operands: Operands, columns: usize) -> Layout {
-        let cuts = Cuts::new(columns.div_ceil(loops.lanes), loops.registers_max);
-        Layout { operands, lanes: loops.lanes, cuts }
-    }
-
-    /// Tiles of a left operand with this many rows.
-    pub(super) fn tiles(loops: &TileLoops, operands: Operands, rows: usize) -> Layout {
-        Layout { operands, lanes: 1, cuts: Cuts::new(rows, loops.rows_max) }
+    fn width(&self, piece: Piece) -> (usize, usize) {
+        (piece.start * self.unit, piece.length * self.unit)
     }
 }
 
-/// Packs a right operand whose memory is `[k][column]`.
-pub(super) fn right_from_rows(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
-    pieces_from_rows(layout, source, packed);
+/// The packing loops of one level.
+///
+/// # Safety
+///
+/// Each may only run where the processor has the level's instructions.
+#[derive(Debug)]
+pub(super) struct PackLoops {
+    /// Cuts a matrix that lies `[k][column]` into pieces `[k][columns of the piece]`.
+    pub from_rows: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
+    /// The same for a matrix that lies `[column][k]`.
+    pub from_columns: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
+    /// Copies a matrix, rounded to bfloat16, without gaps between its rows.
+    pub rounded: unsafe fn(Matrix<'_>, &mut [f32]),
+    /// Adds to each float the sum of its column, from zero, in the order of the rows.
+    pub add_column_sums: unsafe fn(Matrix<'_>, &mut [f32]),
 }
 
-/// Packs a left operand whose memory is `[k][row]`.
-pub(super) fn left_from_rows(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
-    pieces_from_rows(layout, source, packed);
+/// Floats that a packed operand takes.
+pub(super) fn packed_floats(layout: Layout, depth: usize) -> usize {
+    layout.cuts.total() * layout.unit * depth
 }
 
-fn pieces_from_rows(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+/// Rows of the source that are visited together, so that its lines stay near.
+const DEPTH_CHUNK: usize = 16;
+/// Columns that are visited together.
+const COLUMN_CHUNK: usize = 48;
+
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn from_rows<V: Vector, const BF16: bool>(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
     let depth = source.rows();
-    for Piece { start, length } in layout.cuts.iter() {
-        let (first, width) = (start * layout.lanes, length * layout.lanes);
-        let columns = width.min(source.columns() - first);
-        let piece = &mut packed[first * depth..][..width * depth];
-        for (k, to) in piece.chunks_exact_mut(width).enumerate() {
-            let from = &source.row(k)[first..][..columns];
-            match layout.operands {
-                Operands::F32 => to[..columns].copy_from_slice(from),
-                Operands::Bf16 => to.iter_mut().zip(from).for_each(|(to, from)| *to = round_to_bf16(*from)),
+    assert!(packed.len() >= packed_floats(layout, depth), "{} floats for a packed operand", packed.len());
+    let Some(widest) = layout.cuts.iter().next() else { return };
+    let together = (COLUMN_CHUNK / layout.width(widest).1).max(1);
+    for group in (0..layout.cuts.len()).step_by(together) {
+        let group = group..layout.cuts.len().min(group + together);
+        for chunk in (0..depth).step_by(DEPTH_CHUNK) {
+            let chunk = chunk..depth.min(chunk + DEPTH_CHUNK);
+            for piece in group.clone() {
+                let (first, width) = layout.width(layout.cuts.get(piece));
+                let to = &mut packed[first * depth..][..width * depth];
+                // SAFETY: the caller's contract.
+                unsafe { piece_rows::<V, BF16>(source, first, chunk.clone(), to, width) };
             }
-            to[columns..].fill(0.0);
         }
     }
 }
 
-/// Packs a right operand whose memory is `[column][k]`.
-pub(super) fn right_from_columns(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+/// Copies rows `chunk` of the `width` columns from `first` on into a piece, zeros for columns that do not exist.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn piece_rows<V: Vector, const BF16: bool>(
+    source: Matrix<'_>,
+    first: usize,
+    chunk: std::ops::Range<usize>,
+    piece: &mut [f32],
+    width: usize,
+) {
+    let registers = width.div_ceil(V::LANES);
+    // A register that is wider than the piece reads the neighbour's columns and writes where the next row will
+    // be written: fine, but not past the end of either.
+    let readable = first + registers * V::LANES <= source.columns();
+    let writable = chunk.end * width + registers * V::LANES - width <= piece.len();
+    assert!(chunk.end <= source.rows() && chunk.end * width <= piece.len() && first < source.columns());
+    // SAFETY: `readable` and `writable` cover the fast loops, and `copy` is bounded by what it is told.
+    unsafe {
+        let from = source.as_ptr().add(chunk.start * source.stride() + first);
+        let to = piece.as_mut_ptr().add(chunk.start * width);
+        let rows = chunk.len();
+        match registers {
+            1 if readable && writable => registers_down::<V, BF16, 1>(from, source.stride(), to, width, rows),
+            2 if readable && writable => registers_down::<V, BF16, 2>(from, source.stride(), to, width, rows),
+            3 if readable && writable => registers_down::<V, BF16, 3>(from, source.stride(), to, width, rows),
+            _ => {
+                let columns = width.min(source.columns() - first);
+                for k in 0..rows {
+                    let from = from.add(k * source.stride());
+                    copy::<V, BF16>(from, (columns, columns), to.add(k * width), (width, width));
+                }
+            }
+        }
+    }
+}
+
+/// Moves `COUNT` registers per row, `rows` times.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`, and the pointers are good for as much.
+#[inline(always)]
+unsafe fn registers_down<V: Vector, const BF16: bool, const COUNT: usize>(
+    from: *const f32,
+    from_stride: usize,
+    to: *mut f32,
+    to_stride: usize,
+    rows: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for k in 0..rows {
+            for j in 0..COUNT {
+                let value = V::load(from.add(k * from_stride + j * V::LANES));
+                let value = if BF16 { value.round_to_bf16() } else { value };
+                value.store(to.add(k * to_stride + j * V::LANES));
+            }
+        }
+    }
+}
+
+/// Copies `columns` floats and zeros up to `width`; may read up to `readable` and write up to `writable`.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`, and the pointers are good for as much.
+#[inline(always)]
+unsafe fn copy<V: Vector, const BF16: bool>(
+    from: *const f32,
+    (columns, readable): (usize, usize),
+    to: *mut f32,
+    (width, writable): (usize, usize),
+) {
+    // SAFETY: the caller's contract; every access below is bounded by what it names.
+    unsafe {
+        for c in (0..width).step_by(V::LANES) {
+            let from = from.wrapping_add(c);
+            let whole = c + V::LANES <= readable && columns >= width;
+            let value =
+                if whole { V::load(from) } else { V::load_first(from, columns.saturating_sub(c).min(V::LANES)) };
+            let value = if BF16 { value.round_to_bf16() } else { value };
+            if c + V::LANES <= writable {
+                value.store(to.add(c));
+            } else {
+                value.store_first(to.add(c), width - c);
+            }
+        }
+    }
+}
+
+/// The side of the squares that are turned in registers.
+const SQUARE: usize = 8;
+
+/// # Safety
+///
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn from_columns<const BF16: bool>(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+    use crate::simd::Avx2;
     let depth = source.columns();
-    for Piece { start, length } in layout.cuts.iter() {
-        let (first, width) = (start * layout.lanes, length * layout.lanes);
-        let columns = width.min(source.rows() - first);
+    assert!(packed.len() >= packed_floats(layout, depth), "{} floats for a packed operand", packed.len());
+    assert!(layout.unit.is_multiple_of(SQUARE));
+    for piece in layout.cuts.iter() {
+        let (first, width) = layout.width(piece);
         let panel = &mut packed[first * depth..][..width * depth];
-        for j in 0..columns {
-            for (k, from) in source.row(first + j).iter().enumerate() {
-                panel[k * width + j] = layout.operands.round(*from);
+        for k in (0..depth).step_by(SQUARE) {
+            let terms = SQUARE.min(depth - k);
+            for j in (0..width).step_by(SQUARE) {
+                // SAFETY: rows that exist are read up to their end, and the panel is written inside `width *
+                // depth`, whose every square is whole in `j` and has `terms` rows in `k`.
+                unsafe {
+                    let rows: [Avx2; SQUARE] = std::array::from_fn(|i| {
+                        if first + j + i >= source.rows() {
+                            return Avx2::zero();
+                        }
+                        let from = source.row(first + j + i)[k..].as_ptr();
+                        let row =
+                            if terms == SQUARE { Avx2::load(from) } else { Avx2::load_first(from, terms) };
+                        if BF16 { row.round_to_bf16() } else { row }
+                    });
+                    let columns = Avx2::transpose(rows);
+                    for (i, column) in columns.into_iter().enumerate().take(terms) {
+                        column.store(panel.as_mut_ptr().add((k + i) * width + j));
+                    }
+                }
             }
-        }
-        for to in panel.chunks_exact_mut(width) {
-            to[columns..].fill(0.0);
         }
     }
 }
 
-/// Copies a matrix, rounded.
-pub(super) fn rounded_rows<'a>(source: Matrix<'_>, room: &'a mut [f32]) -> Matrix<'a> {
-    for (to, r) in room.chunks_exact_mut(source.columns()).zip(0..source.rows()) {
-        to.iter_mut().zip(source.row(r)).for_each(|(to, from)| *to = round_to_bf16(*from));
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn rounded<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
+    let columns = source.columns();
+    assert!(target.len() >= source.rows() * columns);
+    for r in 0..source.rows() {
+        let to = &mut target[r * columns..][..columns];
+        // SAFETY: both rows are `columns` long.
+        unsafe {
+            copy::<V, true>(source.row(r).as_ptr(), (columns, columns), to.as_mut_ptr(), (columns, columns));
+        }
     }
-    Matrix::new(room, source.rows(), source.columns(), source.columns())
 }
+
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn add_column_sums<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
+    const REGISTERS: usize = 4;
+    assert_eq!(target.len(), source.columns());
+    for first in (0..target.len()).step_by(REGISTERS * V::LANES) {
+        let columns = target.len() - first;
+        let lanes = |j: usize| columns.saturating_sub(j * V::LANES).min(V::LANES);
+        // SAFETY: only lanes that are columns are read or written.
+        unsafe {
+            let whole = lanes(REGISTERS - 1) == V::LANES;
+            let mut sums = [V::zero(); REGISTERS];
+            for k in 0..source.rows() {
+                let row = source.row(k)[first..].as_ptr();
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    let at = row.wrapping_add(j * V::LANES);
+                    *sum = sum.add(if whole { V::load(at) } else { V::load_first(at, lanes(j)) });
+                }
+            }
+            for (j, sum) in sums.into_iter().enumerate() {
+                let to = target.as_mut_ptr().wrapping_add(first + j * V::LANES);
+                V::load_first(to, lanes(j)).add(sum).store_first(to, lanes(j));
+            }
+        }
+    }
+}
+
+macro_rules! pack_loops {
+    ($name:ident, $vector:ty, $features:literal) => {
+        pub(super) mod $name {
+            use super::*;
+
+            pub(in crate::gemm) static LOOPS: PackLoops =
+                PackLoops { from_rows, from_columns, rounded, add_column_sums };
+
+            // SAFETY of the four: each has the features, and hands the rest of its contract on.
+            #[target_feature(enable = $features)]
+            unsafe fn from_rows(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+                match layout.operands {
+                    // SAFETY: as above.
+                    Operands::F32 => unsafe { super::from_rows::<$vector, false>(layout, source, packed) },
+                    // SAFETY: as above.
+                    Operands::Bf16 => unsafe { super::from_rows::<$vector, true>(layout, source, packed) },
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn from_columns(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+                match layout.operands {
+                    // SAFETY: as above.
+                    Operands::F32 => unsafe { super::from_columns::<false>(layout, source, packed) },
+                    // SAFETY: as above.
+                    Operands::Bf16 => unsafe { super::from_columns::<true>(layout, source, packed) },
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn rounded(source: Matrix<'_>, target: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::rounded::<$vector>(source, target) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn add_column_sums(source: Matrix<'_>, target: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::add_column_sums::<$vector>(source, target) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+pack_loops!(avx2, crate::simd::Avx2, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+pack_loops!(avx512, crate::simd::Avx512, "avx512f,avx512dq,avx2,fma");

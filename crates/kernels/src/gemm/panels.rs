@@ -5,7 +5,7 @@
 //! samples: its operands are new in every call and are packed into the caller's scratch.
 #![allow(unsafe_code)]
 
-use super::pack::{self, Layout};
+use super::pack::packed_floats;
 use super::product::{Ending, Left, multiply};
 use super::tile::TileLoops;
 use super::{Activation, Operands, Scratch};
@@ -40,12 +40,15 @@ impl Panels {
     /// Packs `[outputs][inputs]` for both directions.
     pub(super) fn pack(&mut self, weights: Matrix<'_>) {
         let (outputs, inputs) = (weights.rows(), weights.columns());
-        let forward = Layout::panels(self.loops, self.operands, outputs);
-        let room = self.forward.room(outputs.next_multiple_of(self.loops.lanes) * inputs);
-        pack::right_from_columns(forward, weights, room);
-        let backward = Layout::panels(self.loops, self.operands, inputs);
-        let room = self.backward.room(inputs.next_multiple_of(self.loops.lanes) * outputs);
-        pack::right_from_rows(backward, weights, room);
+        let forward = self.loops.panels(self.operands, outputs);
+        let backward = self.loops.panels(self.operands, inputs);
+        // SAFETY: `Panels::new` checked the level.
+        unsafe {
+            let room = self.forward.room(packed_floats(forward, inputs));
+            (self.loops.pack.from_columns)(forward, weights, room);
+            let room = self.backward.room(packed_floats(backward, outputs));
+            (self.loops.pack.from_rows)(backward, weights, room);
+        }
     }
 
     /// See [`super::Linear::forward`].
@@ -88,25 +91,30 @@ impl Panels {
         db: Option<&mut [f32]>,
     ) {
         let (samples, outputs, inputs) = (dy.rows(), dy.columns(), x.columns());
-        if let Some(db) = db {
-            super::scalar::backward_bias(dy, db);
-        }
-        let left = scratch.left.room(samples * outputs);
-        pack::left_from_rows(Layout::tiles(self.loops, self.operands, outputs), dy, left);
-        let right = scratch.right.room(samples * inputs.next_multiple_of(self.loops.lanes));
-        pack::right_from_rows(Layout::panels(self.loops, self.operands, inputs), x, right);
-        let left = Left::Packed { data: left, rows: outputs, depth: samples };
+        let tiles = self.loops.tiles(self.operands, outputs);
+        let panels = self.loops.panels(self.operands, inputs);
+        let left = scratch.left.room(packed_floats(tiles, samples));
+        let right = scratch.right.room(packed_floats(panels, samples));
         // SAFETY: `Panels::new` checked the level.
         unsafe {
+            if let Some(db) = db {
+                (self.loops.pack.add_column_sums)(dy, db);
+            }
+            (self.loops.pack.from_rows)(tiles, dy, left);
+            (self.loops.pack.from_rows)(panels, x, right);
+            let left = Left::Packed { data: left, rows: outputs, depth: samples };
             multiply(self.loops, left, right, Ending::plain(Store::Add), MatrixMut::contiguous(dw, inputs));
         }
     }
 
     /// `x` as the products see it.
     fn rounded<'a>(&self, room: &'a mut Buffer, x: Matrix<'a>) -> Matrix<'a> {
-        match self.operands {
-            Operands::F32 => x,
-            Operands::Bf16 => pack::rounded_rows(x, room.room(x.rows() * x.columns())),
+        if self.operands == Operands::F32 {
+            return x;
         }
+        let room = room.room(x.rows() * x.columns());
+        // SAFETY: `Panels::new` checked the level.
+        unsafe { (self.loops.pack.rounded)(x, room) };
+        Matrix::new(room, x.rows(), x.columns(), x.columns())
     }
 }

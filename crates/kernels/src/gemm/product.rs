@@ -7,16 +7,20 @@
 //!       for each row tile of the group
 //! ```
 //!
-//! Only the first loop is part of the contract; the others are free, for no sum crosses tiles.
+//! Where a sum is short, most of the traffic is the result's: then the panels are grouped and run innermost, so
+//! that the result is written along its rows. Only the first loop is part of the contract; the others are free, for no sum crosses tiles.
 #![allow(unsafe_code)]
 
-use super::BLOCK;
 use super::cuts::{Cuts, Piece};
 use super::tile::{Finish, Tile, TileLoops};
+use super::{BLOCK, Operands};
 use crate::matrix::{Matrix, MatrixMut, Store};
 
 /// Bytes of A that a group of row tiles may take: half of a small second-level cache.
 const GROUP_BYTES: usize = 192 * 1024;
+
+/// Sums of at most this many terms are bound by the traffic of the result.
+const SHALLOW: usize = 96;
 
 /// The left operand.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +80,7 @@ pub(super) unsafe fn multiply(
     mut c: MatrixMut<'_>,
 ) {
     let (rows, columns, depth) = (c.rows(), c.columns(), left.depth());
-    let panels = Cuts::new(columns.div_ceil(loops.lanes), loops.registers_max);
+    let panels = loops.panels(Operands::F32, columns).cuts;
     assert_eq!(left.rows(), rows, "rows of the left operand");
     assert!(
         right.len() >= columns.next_multiple_of(loops.lanes) * depth,
@@ -89,18 +93,37 @@ pub(super) unsafe fn multiply(
         assert!(data.len() >= rows * depth, "a left operand of {}", data.len());
     }
     let walk = Walk { loops, left, right, ending, c: c.as_mut_ptr(), c_stride: c.stride(), columns };
-    let tiles = Cuts::new(rows, loops.rows_max);
+    let tiles = loops.tiles(Operands::F32, rows).cuts;
     for k in (0..depth).step_by(BLOCK) {
         let terms = Piece { start: k, length: BLOCK.min(depth - k) };
-        let group = (GROUP_BYTES / (4 * terms.length * loops.rows_max)).max(1);
-        for first in (0..tiles.len()).step_by(group) {
-            for panel in panels.iter() {
-                for tile in first..tiles.len().min(first + group) {
-                    // SAFETY: the asserts above, and the cuts stay inside rows, columns and depth.
-                    unsafe { walk.tile(terms, tiles.get(tile), panel) }
+        let near = |length_max: usize| (GROUP_BYTES / (4 * terms.length * length_max)).max(1);
+        // SAFETY of both walks: the asserts above, and the cuts stay inside rows, columns and depth.
+        if terms.length <= SHALLOW {
+            for_groups(&panels, near(loops.registers_max * loops.lanes), |group| {
+                for tile in tiles.iter() {
+                    for panel in group.clone() {
+                        // SAFETY: as above.
+                        unsafe { walk.tile(terms, tile, panels.get(panel)) }
+                    }
                 }
-            }
+            });
+        } else {
+            for_groups(&tiles, near(loops.rows_max), |group| {
+                for panel in panels.iter() {
+                    for tile in group.clone() {
+                        // SAFETY: as above.
+                        unsafe { walk.tile(terms, tiles.get(tile), panel) }
+                    }
+                }
+            });
         }
+    }
+}
+
+/// Calls `visit` with runs of at most `size` pieces.
+fn for_groups(cuts: &Cuts, size: usize, visit: impl Fn(std::ops::Range<usize>)) {
+    for first in (0..cuts.len()).step_by(size) {
+        visit(first..cuts.len().min(first + size));
     }
 }
 

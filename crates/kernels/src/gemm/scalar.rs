@@ -4,7 +4,7 @@
 //! [`BLOCK`](super::BLOCK); each block is summed from zero with fused multiply-add and then added to what is
 //! there. The first block of a product that replaces is stored as it is.
 
-use super::{Activation, BLOCK};
+use super::{Activation, BLOCK, round_to_bf16};
 use crate::matrix::{Matrix, MatrixMut, Store};
 
 /// The blocked sum of `a(k) * b(k)` for `k` in `0..count`, added to `start` where there is one.
@@ -67,4 +67,12 @@ pub fn backward_bias(dy: Matrix<'_>, db: &mut [f32]) {
     for (o, db) in db.iter_mut().enumerate() {
         *db += (0..dy.rows()).fold(0.0, |sum, k| sum + dy.row(k)[o]);
     }
+}
+
+/// A matrix rounded to bfloat16, in `room`.
+pub fn rounded<'a>(x: Matrix<'_>, room: &'a mut [f32]) -> Matrix<'a> {
+    for (to, r) in room.chunks_exact_mut(x.columns()).zip(0..x.rows()) {
+        to.iter_mut().zip(x.row(r)).for_each(|(to, from)| *to = round_to_bf16(*from));
+    }
+    Matrix::new(room, x.rows(), x.columns(), x.columns())
 }

@@ -16,6 +16,9 @@
 //! still in registers.
 #![allow(unsafe_code)]
 
+use super::Operands;
+use super::cuts::Cuts;
+use super::pack::{self, Layout, PackLoops};
 use crate::simd::Vector;
 
 /// One call of the innermost loop. Pointers, because tiles of one matrix overlap in memory (rows interleave).
@@ -72,6 +75,20 @@ pub(super) struct TileLoops {
     pub registers_max: usize,
     pub in_place: &'static [&'static [TileLoop]],
     pub packed: &'static [&'static [TileLoop]],
+    pub pack: &'static PackLoops,
+}
+
+impl TileLoops {
+    /// Panels of a right operand with this many columns; their pieces count registers.
+    pub(super) fn panels(&self, operands: Operands, columns: usize) -> Layout {
+        let cuts = Cuts::new(columns.div_ceil(self.lanes), self.registers_max);
+        Layout { operands, unit: self.lanes, cuts }
+    }
+
+    /// Tiles of a left operand with this many rows.
+    pub(super) fn tiles(&self, operands: Operands, rows: usize) -> Layout {
+        Layout { operands, unit: 1, cuts: Cuts::new(rows, self.rows_max) }
+    }
 }
 
 /// The loop itself. `PACKED` says how A lies.
@@ -164,16 +181,17 @@ macro_rules! tile_loops {
                 unsafe { run::<$vector, MR, NV, true>(tile) }
             }
 
-            tile_loops!(@table $vector, $rows, $registers, [$($mr)*] $($nv)*);
+            tile_loops!(@table $name, $vector, $rows, $registers, [$($mr)*] $($nv)*);
         }
     };
-    (@table $vector:ty, $rows:literal, $registers:literal, $mrs:tt $($nv:literal)*) => {
+    (@table $name:ident, $vector:ty, $rows:literal, $registers:literal, $mrs:tt $($nv:literal)*) => {
         pub(in crate::gemm) static LOOPS: TileLoops = TileLoops {
             lanes: <$vector>::LANES,
             rows_max: $rows,
             registers_max: $registers,
             in_place: &[$(tile_loops!(@row in_place $nv $mrs)),*],
             packed: &[$(tile_loops!(@row packed $nv $mrs)),*],
+            pack: &pack::$name::LOOPS,
         };
     };
     (@row $function:ident $nv:literal [$($mr:literal)*]) => { &[$($function::<$mr, $nv>),*] };
