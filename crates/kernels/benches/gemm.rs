@@ -41,7 +41,9 @@ fn main() {
     for rows in [256, 16] {
         let mut layers: Vec<Layer> = MODELS
             .iter()
-            .flat_map(|(model, shapes)| shapes.iter().map(move |shape| Layer::new(isa, operands, model, rows, *shape)))
+            .flat_map(|(model, shapes)| {
+                shapes.iter().map(move |shape| Layer::new(isa, operands, model, rows, *shape))
+            })
             .filter(|layer| filter.is_none_or(|part| layer.name().contains(part.as_str())))
             .collect();
         let mut peak = f64::INFINITY;
@@ -61,14 +63,19 @@ fn report(rows: usize, peak: f64, layers: &[Layer]) {
     for (model, _) in MODELS {
         let of_model: Vec<&Layer> = layers.iter().filter(|layer| layer.model == model).collect();
         for layer in &of_model {
-            let cell = |i: usize| format!("{:.1} ({:.0} %)", 1e-9 / layer.best[i], 100.0 * peak / layer.best[i]);
+            let cell =
+                |i: usize| format!("{:.1} ({:.0} %)", 1e-9 / layer.best[i], 100.0 * peak / layer.best[i]);
             let pack = 4e-9 / layer.best[3];
             println!("{:>24} {:>14} {:>14} {:>14} {:>12.1}", layer.name(), cell(0), cell(1), cell(2), pack);
         }
         let ideal: f64 = of_model.iter().map(|layer| 3.0 * layer.flops() * peak).sum();
-        let taken: f64 = of_model.iter().map(|layer| layer.flops() * layer.best[..3].iter().sum::<f64>()).sum();
+        let taken: f64 =
+            of_model.iter().map(|layer| layer.flops() * layer.best[..3].iter().sum::<f64>()).sum();
         if ideal > 0.0 {
-            println!("{model:>24} {:>14.1} % of the peak, the three products of all layers", 100.0 * ideal / taken);
+            println!(
+                "{model:>24} {:>14.1} % of the peak, the three products of all layers",
+                100.0 * ideal / taken
+            );
         }
     }
 }
@@ -89,7 +96,13 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(isa: Isa, operands: Operands, model: &'static str, rows: usize, (inputs, outputs): (usize, usize)) -> Layer {
+    fn new(
+        isa: Isa,
+        operands: Operands,
+        model: &'static str,
+        rows: usize,
+        (inputs, outputs): (usize, usize),
+    ) -> Layer {
         let floats = |n: usize, seed: usize| -> Vec<f32> {
             (0..n).map(|i| (((i + seed) * 2_654_435_761) % 1021) as f32 / 510.0 - 1.0).collect()
         };

@@ -196,7 +196,7 @@ impl Linear {
     /// `dw += dy^T x` and `db += ` the column sums of `dy`.
     ///
     /// Each sum over the rows starts at zero (in blocks of [`BLOCK`] rows for `dw`) and is then added to what is
-    /// there. The bias gradient is never rounded to bfloat16: it has no second factor. No rows change nothing.
+    /// there. The bias gradient is never rounded to bfloat16: it has no second factor.
     ///
     /// # Panics
     ///
@@ -209,24 +209,50 @@ impl Linear {
         dw: &mut [f32],
         db: Option<&mut [f32]>,
     ) {
+        self.weight_gradients(scratch, dy, x, Store::Add, dw, db);
+    }
+
+    /// As [`Linear::backward_weights`] onto zeros, but `dw` and `db` may hold anything: the first grain spares
+    /// zeroing and reading a gradient as large as the weights.
+    ///
+    /// # Panics
+    ///
+    /// If a shape does not fit the layer.
+    pub fn backward_weights_anew(
+        &self,
+        scratch: &mut Scratch,
+        dy: Matrix<'_>,
+        x: Matrix<'_>,
+        dw: &mut [f32],
+        db: Option<&mut [f32]>,
+    ) {
+        self.weight_gradients(scratch, dy, x, Store::Replace, dw, db);
+    }
+
+    fn weight_gradients(
+        &self,
+        scratch: &mut Scratch,
+        dy: Matrix<'_>,
+        x: Matrix<'_>,
+        store: Store,
+        dw: &mut [f32],
+        db: Option<&mut [f32]>,
+    ) {
         self.check_output(dy);
         self.check_input(x);
         assert_eq!(dy.rows(), x.rows(), "rows of dy and x");
         assert_eq!(dw.len(), self.inputs * self.outputs, "dw of {} by {}", self.outputs, self.inputs);
         assert!(db.as_ref().is_none_or(|db| db.len() == self.outputs), "db of {} outputs", self.outputs);
-        if x.rows() == 0 {
-            return;
-        }
         match &self.weights {
             Weights::Plain(_) => {
                 if let Some(db) = db {
-                    scalar::backward_bias(dy, db);
+                    scalar::backward_bias(dy, store, db);
                 }
                 let dy = self.rounded(&mut scratch.left, dy);
                 let x = self.rounded(&mut scratch.right, x);
-                scalar::backward_weights(dy, x, dw);
+                scalar::backward_weights(dy, x, store, dw);
             }
-            Weights::Panels(panels) => panels.backward_weights(scratch, dy, x, dw, db),
+            Weights::Panels(panels) => panels.backward_weights(scratch, dy, x, store, dw, db),
         }
     }
 

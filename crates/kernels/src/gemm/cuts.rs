@@ -2,6 +2,8 @@
 //!
 //! Equal pieces keep enough accumulators busy in the last tile too.
 
+use std::ops::Range;
+
 /// `total` cut into as few pieces of at most `max` as there can be, the longer ones first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cuts {
@@ -15,6 +17,13 @@ pub(super) struct Cuts {
 pub(super) struct Piece {
     pub start: usize,
     pub length: usize,
+}
+
+/// Neighbouring pieces of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub first: Piece,
+    pub count: usize,
 }
 
 impl Cuts {
@@ -41,6 +50,13 @@ impl Cuts {
         Piece { start, length: self.shorter + usize::from(index < self.longer_pieces) }
     }
 
+    /// The pieces of `range`, as runs of equal length: two at most.
+    pub(super) fn runs(self, range: Range<usize>) -> impl Iterator<Item = Run> {
+        let border = self.longer_pieces.clamp(range.start, range.end);
+        let runs = [range.start..border, border..range.end].into_iter().filter(|run| !run.is_empty());
+        runs.map(move |run| Run { first: self.get(run.start), count: run.len() })
+    }
+
     pub(super) fn iter(self) -> impl Iterator<Item = Piece> {
         (0..self.pieces).map(move |index| self.get(index))
     }
@@ -61,7 +77,15 @@ mod tests {
                 assert!(pieces[0].length - piece.length <= 1);
                 end += piece.length;
             }
-            assert_eq!((end, pieces.len(), Cuts::new(total, max).total()), (total, total.div_ceil(max), total));
+            let runs = Cuts::new(total, max).runs(0..pieces.len());
+            let again = runs.flat_map(|Run { first: Piece { start, length }, count }| {
+                (0..count).map(move |i| Piece { start: start + i * length, length })
+            });
+            assert_eq!(again.collect::<Vec<_>>(), pieces);
+            assert_eq!(
+                (end, pieces.len(), Cuts::new(total, max).total()),
+                (total, total.div_ceil(max), total)
+            );
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use super::Operands;
 use super::cuts::{Cuts, Piece};
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, Store};
 use crate::simd::Vector;
 
 /// How a level lays out one operand.
@@ -41,8 +41,8 @@ pub(super) struct PackLoops {
     pub from_columns: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
     /// Copies a matrix, rounded to bfloat16, without gaps between its rows.
     pub rounded: unsafe fn(Matrix<'_>, &mut [f32]),
-    /// Adds to each float the sum of its column, from zero, in the order of the rows.
-    pub add_column_sums: unsafe fn(Matrix<'_>, &mut [f32]),
+    /// The sum of each column, from zero, in the order of the rows.
+    pub column_sums: unsafe fn(Matrix<'_>, Store, &mut [f32]),
 }
 
 /// Floats that a packed operand takes.
@@ -159,8 +159,11 @@ unsafe fn copy<V: Vector, const BF16: bool>(
         for c in (0..width).step_by(V::LANES) {
             let from = from.wrapping_add(c);
             let whole = c + V::LANES <= readable && columns >= width;
-            let value =
-                if whole { V::load(from) } else { V::load_first(from, columns.saturating_sub(c).min(V::LANES)) };
+            let value = if whole {
+                V::load(from)
+            } else {
+                V::load_first(from, columns.saturating_sub(c).min(V::LANES))
+            };
             let value = if BF16 { value.round_to_bf16() } else { value };
             if c + V::LANES <= writable {
                 value.store(to.add(c));
@@ -232,7 +235,7 @@ unsafe fn rounded<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
 ///
 /// The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn add_column_sums<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
+unsafe fn column_sums<V: Vector>(source: Matrix<'_>, store: Store, target: &mut [f32]) {
     const REGISTERS: usize = 4;
     assert_eq!(target.len(), source.columns());
     for first in (0..target.len()).step_by(REGISTERS * V::LANES) {
@@ -251,7 +254,8 @@ unsafe fn add_column_sums<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
             }
             for (j, sum) in sums.into_iter().enumerate() {
                 let to = target.as_mut_ptr().wrapping_add(first + j * V::LANES);
-                V::load_first(to, lanes(j)).add(sum).store_first(to, lanes(j));
+                let sum = if store == Store::Add { V::load_first(to, lanes(j)).add(sum) } else { sum };
+                sum.store_first(to, lanes(j));
             }
         }
     }
@@ -263,7 +267,7 @@ macro_rules! pack_loops {
             use super::*;
 
             pub(in crate::gemm) static LOOPS: PackLoops =
-                PackLoops { from_rows, from_columns, rounded, add_column_sums };
+                PackLoops { from_rows, from_columns, rounded, column_sums };
 
             // SAFETY of the four: each has the features, and hands the rest of its contract on.
             #[target_feature(enable = $features)]
@@ -293,9 +297,9 @@ macro_rules! pack_loops {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn add_column_sums(source: Matrix<'_>, target: &mut [f32]) {
+            unsafe fn column_sums(source: Matrix<'_>, store: Store, target: &mut [f32]) {
                 // SAFETY: as above.
-                unsafe { super::add_column_sums::<$vector>(source, target) }
+                unsafe { super::column_sums::<$vector>(source, store, target) }
             }
         }
     };

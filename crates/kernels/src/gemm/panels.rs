@@ -87,6 +87,7 @@ impl Panels {
         scratch: &mut Scratch,
         dy: Matrix<'_>,
         x: Matrix<'_>,
+        store: Store,
         dw: &mut [f32],
         db: Option<&mut [f32]>,
     ) {
@@ -98,12 +99,12 @@ impl Panels {
         // SAFETY: `Panels::new` checked the level.
         unsafe {
             if let Some(db) = db {
-                (self.loops.pack.add_column_sums)(dy, db);
+                (self.loops.pack.column_sums)(dy, store, db);
             }
             (self.loops.pack.from_rows)(tiles, dy, left);
             (self.loops.pack.from_rows)(panels, x, right);
             let left = Left::Packed { data: left, rows: outputs, depth: samples };
-            multiply(self.loops, left, right, Ending::plain(Store::Add), MatrixMut::contiguous(dw, inputs));
+            multiply(self.loops, left, right, Ending::plain(store), MatrixMut::contiguous(dw, inputs));
         }
     }
 

@@ -11,8 +11,8 @@
 //! that the result is written along its rows. Only the first loop is part of the contract; the others are free, for no sum crosses tiles.
 #![allow(unsafe_code)]
 
-use super::cuts::{Cuts, Piece};
-use super::tile::{Finish, Tile, TileLoops};
+use super::cuts::{Cuts, Piece, Run};
+use super::tile::{Finish, Step, TileLoops, Tiles};
 use super::{BLOCK, Operands};
 use crate::matrix::{Matrix, MatrixMut, Store};
 
@@ -94,6 +94,9 @@ pub(super) unsafe fn multiply(
     }
     let walk = Walk { loops, left, right, ending, c: c.as_mut_ptr(), c_stride: c.stride(), columns };
     let tiles = loops.tiles(Operands::F32, rows).cuts;
+    if depth == 0 && ending.store == Store::Replace {
+        (0..rows).for_each(|r| c.row(r).fill(0.0)); // The empty sum; only a gradient over no samples has one.
+    }
     for k in (0..depth).step_by(BLOCK) {
         let terms = Piece { start: k, length: BLOCK.min(depth - k) };
         let near = |length_max: usize| (GROUP_BYTES / (4 * terms.length * length_max)).max(1);
@@ -101,18 +104,18 @@ pub(super) unsafe fn multiply(
         if terms.length <= SHALLOW {
             for_groups(&panels, near(loops.registers_max * loops.lanes), |group| {
                 for tile in tiles.iter() {
-                    for panel in group.clone() {
+                    for run in panels.runs(group.clone()) {
                         // SAFETY: as above.
-                        unsafe { walk.tile(terms, tile, panels.get(panel)) }
+                        unsafe { walk.along_columns(terms, tile, run) }
                     }
                 }
             });
         } else {
             for_groups(&tiles, near(loops.rows_max), |group| {
                 for panel in panels.iter() {
-                    for tile in group.clone() {
+                    for run in tiles.runs(group.clone()) {
                         // SAFETY: as above.
-                        unsafe { walk.tile(terms, tiles.get(tile), panel) }
+                        unsafe { walk.along_rows(terms, run, panel) }
                     }
                 }
             });
@@ -139,41 +142,68 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// The tiles of `rows` and a run of panels.
+    ///
     /// # Safety
     ///
-    /// As for [`multiply`]; `terms`, `rows` and `panel` are pieces of its product.
-    #[inline(always)]
-    unsafe fn tile(&self, terms: Piece, rows: Piece, panel: Piece) {
+    /// As for [`multiply`]; the pieces are pieces of its product.
+    unsafe fn along_columns(&self, terms: Piece, rows: Piece, panels: Run) {
+        let width = panels.first.length * self.loops.lanes;
+        let step = Step { a: 0, b: width * self.left.depth(), c: width, mask: width, columns: width };
+        // SAFETY: the caller's contract.
+        unsafe { self.tiles(terms, rows, panels.first, panels.count, step) }
+    }
+
+    /// A run of row tiles and one panel.
+    ///
+    /// # Safety
+    ///
+    /// As for [`multiply`]; the pieces are pieces of its product.
+    unsafe fn along_rows(&self, terms: Piece, rows: Run, panel: Piece) {
+        let length = rows.first.length;
+        let a = match self.left {
+            Left::InPlace(a) => length * a.stride(),
+            Left::Packed { depth, .. } => length * depth,
+        };
+        let mask = self.ending.mask.map_or(0, |mask| length * mask.stride());
+        let step = Step { a, b: 0, c: length * self.c_stride, mask, columns: 0 };
+        // SAFETY: the caller's contract.
+        unsafe { self.tiles(terms, rows.first, panel, rows.count, step) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`multiply`]; `count` tiles from `rows` and `panel` on, `step` apart, are tiles of its product.
+    unsafe fn tiles(&self, terms: Piece, rows: Piece, panel: Piece, count: usize, step: Step) {
         let depth = self.left.depth();
         let (first, width) = (panel.start * self.loops.lanes, panel.length * self.loops.lanes);
         let (a, a_stride, table) = match self.left {
-            Left::InPlace(a) => (
-                a.as_ptr().wrapping_add(rows.start * a.stride() + terms.start),
-                a.stride(),
-                self.loops.in_place,
-            ),
+            Left::InPlace(a) => {
+                let start = rows.start * a.stride() + terms.start;
+                (a.as_ptr().wrapping_add(start), a.stride(), self.loops.in_place)
+            }
             Left::Packed { data, .. } => {
                 let start = rows.start * depth + terms.start * rows.length;
                 (data.as_ptr().wrapping_add(start), 0, self.loops.packed)
             }
         };
-        let tile = Tile {
+        let tiles = Tiles {
+            count,
+            step,
             depth: terms.length,
             a,
             a_stride,
             b: self.right.as_ptr().wrapping_add(first * depth + terms.start * width),
-            b_stride: width,
             c: self.c.wrapping_add(rows.start * self.c_stride + first),
             c_stride: self.c_stride,
-            columns: width.min(self.columns - first),
+            columns: self.columns - first,
             finish: self.finish(terms, depth, rows.start, first),
         };
         // SAFETY: the pointers above lie inside their operands by the caller's contract.
-        unsafe { table[panel.length - 1][rows.length - 1](&tile) }
+        unsafe { table[panel.length - 1][rows.length - 1](&tiles) }
     }
 
     /// Blocks but the first are added; only the last has bias, ReLU and mask.
-    #[inline(always)]
     fn finish(&self, terms: Piece, depth: usize, row: usize, column: usize) -> Finish {
         let add = terms.start > 0 || self.ending.store == Store::Add;
         if terms.start + terms.length < depth {

@@ -53,19 +53,21 @@ pub fn backward_data(
     }
 }
 
-/// `dw += dy^T x`.
-pub fn backward_weights(dy: Matrix<'_>, x: Matrix<'_>, dw: &mut [f32]) {
+/// `dw = dy^T x`, or added.
+pub fn backward_weights(dy: Matrix<'_>, x: Matrix<'_>, store: Store, dw: &mut [f32]) {
     for (o, dw) in dw.chunks_exact_mut(x.columns()).enumerate() {
         for (i, dw) in dw.iter_mut().enumerate() {
-            *dw = sum_of_products(x.rows(), |k| dy.row(k)[o], |k| x.row(k)[i], Some(*dw));
+            let start = (store == Store::Add).then_some(*dw);
+            *dw = sum_of_products(x.rows(), |k| dy.row(k)[o], |k| x.row(k)[i], start);
         }
     }
 }
 
-/// `db += ` the column sums of `dy`, each from zero in the order of the rows.
-pub fn backward_bias(dy: Matrix<'_>, db: &mut [f32]) {
+/// `db = ` the column sums of `dy`, each from zero in the order of the rows, or added.
+pub fn backward_bias(dy: Matrix<'_>, store: Store, db: &mut [f32]) {
     for (o, db) in db.iter_mut().enumerate() {
-        *db += (0..dy.rows()).fold(0.0, |sum, k| sum + dy.row(k)[o]);
+        let sum = (0..dy.rows()).fold(0.0, |sum, k| sum + dy.row(k)[o]);
+        *db = if store == Store::Add { *db + sum } else { sum };
     }
 }
 

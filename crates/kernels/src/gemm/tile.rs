@@ -21,23 +21,37 @@ use super::cuts::Cuts;
 use super::pack::{self, Layout, PackLoops};
 use crate::simd::Vector;
 
-/// One call of the innermost loop. Pointers, because tiles of one matrix overlap in memory (rows interleave).
+/// A run of equal tiles, along the rows or along the columns of the result. Pointers, because tiles of one matrix
+/// overlap in memory (rows interleave).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct Tiles {
+    /// How many tiles.
+    pub count: usize,
+    /// From one tile to the next.
+    pub step: Step,
     /// Terms to sum.
     pub depth: usize,
     /// The first element of A: `MR` rows `a_stride` apart, or `[depth][MR]` where packed.
     pub a: *const f32,
     pub a_stride: usize,
-    /// The first element of B: `depth` rows of `NV` registers, `b_stride` apart.
+    /// The first element of B: `[depth][NV registers]`.
     pub b: *const f32,
-    pub b_stride: usize,
     /// The first element of the result.
     pub c: *mut f32,
     pub c_stride: usize,
-    /// Columns that exist; the registers may reach further.
+    /// Columns from the first tile's to the end of the result; the last tile's registers may reach further.
     pub columns: usize,
     pub finish: Finish,
+}
+
+/// How far each operand lies from one tile to the next, in floats.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Step {
+    pub a: usize,
+    pub b: usize,
+    pub c: usize,
+    pub mask: usize,
+    pub columns: usize,
 }
 
 /// What happens to a tile's sums before they are stored, in this order.
@@ -58,14 +72,25 @@ impl Finish {
     /// The sums replace what is there.
     pub(super) const STORE: Finish =
         Finish { add: false, bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0 };
+
+    #[inline(always)]
+    fn advance(&mut self, step: Step) {
+        if !self.bias.is_null() {
+            self.bias = self.bias.wrapping_add(step.columns);
+        }
+        if !self.mask.is_null() {
+            self.mask = self.mask.wrapping_add(step.mask);
+        }
+    }
 }
 
 /// A compiled tile loop.
 ///
 /// # Safety
 ///
-/// The processor has its instructions, and the pointers of [`Tile`] are good for the tile's rows and `columns`.
-pub(super) type TileLoop = unsafe fn(&Tile);
+/// The processor has its instructions, and the pointers of [`Tiles`] are good for all of its tiles, as far as there are
+/// columns.
+pub(super) type TileLoop = unsafe fn(&Tiles);
 
 /// The tile loops of one level: `[registers - 1][rows - 1]`.
 #[derive(Debug)]
@@ -97,28 +122,64 @@ impl TileLoops {
 ///
 /// As for [`TileLoop`].
 #[inline(always)]
-unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(tile: &Tile) {
-    // SAFETY: the caller's contract covers rows, depth and columns; B is padded to whole registers.
-    unsafe {
-        let (a, b) = (tile.a, tile.b);
-        for i in 0..MR {
-            V::prefetch(tile.c.wrapping_add(i * tile.c_stride));
-        }
-        let mut sums = [[V::zero(); NV]; MR];
-        for k in 0..tile.depth {
-            let b = b.add(k * tile.b_stride);
-            let right: [V; NV] = std::array::from_fn(|j| V::load(b.add(j * V::LANES)));
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let left = V::splat(*if PACKED { a.add(k * MR + i) } else { a.add(i * tile.a_stride + k) });
-                for (sum, right) in sums.iter_mut().zip(right) {
-                    *sum = sum.add_product(left, right);
+unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(tiles: &Tiles) {
+    let mut now = *tiles;
+    for _ in 0..tiles.count {
+        // SAFETY: the caller's contract covers every tile of the run; B is padded to whole registers.
+        unsafe {
+            for i in 0..MR {
+                V::prefetch(now.c.wrapping_add(i * now.c_stride));
+            }
+            let mut sums = [[V::zero(); NV]; MR];
+            let (mut a, mut b) = (now.a, now.b);
+            for _ in 0..now.depth / UNROLL {
+                for k in 0..UNROLL {
+                    term::<V, MR, NV, PACKED>(&mut sums, a, now.a_stride, b, k);
                 }
+                a = a.add(UNROLL * if PACKED { MR } else { 1 });
+                b = b.add(UNROLL * NV * V::LANES);
+            }
+            for k in 0..now.depth % UNROLL {
+                term::<V, MR, NV, PACKED>(&mut sums, a, now.a_stride, b, k);
+            }
+            if now.columns >= NV * V::LANES {
+                finish::<V, MR, NV, true>(&now, sums);
+            } else {
+                finish::<V, MR, NV, false>(&now, sums);
             }
         }
-        if tile.columns == NV * V::LANES {
-            finish::<V, MR, NV, true>(tile, sums);
-        } else {
-            finish::<V, MR, NV, false>(tile, sums);
+        now.a = now.a.wrapping_add(now.step.a);
+        now.b = now.b.wrapping_add(now.step.b);
+        now.c = now.c.wrapping_add(now.step.c);
+        now.columns = now.columns.wrapping_sub(now.step.columns);
+        now.finish.advance(now.step);
+    }
+}
+
+/// Terms between two checks of the loop's end.
+const UNROLL: usize = 4;
+
+/// Adds term `k` to every sum.
+///
+/// # Safety
+///
+/// As for [`TileLoop`].
+#[inline(always)]
+unsafe fn term<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(
+    sums: &mut [[V; NV]; MR],
+    a: *const f32,
+    a_stride: usize,
+    b: *const f32,
+    k: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let right: [V; NV] = std::array::from_fn(|j| V::load(b.add((k * NV + j) * V::LANES)));
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let left = V::splat(*if PACKED { a.add(k * MR + i) } else { a.add(i * a_stride + k) });
+            for (sum, right) in sums.iter_mut().zip(right) {
+                *sum = sum.add_product(left, right);
+            }
         }
     }
 }
@@ -130,36 +191,53 @@ unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(t
 /// As for [`TileLoop`].
 #[inline(always)]
 unsafe fn finish<V: Vector, const MR: usize, const NV: usize, const WHOLE: bool>(
-    tile: &Tile,
-    sums: [[V; NV]; MR],
+    tiles: &Tiles,
+    mut sums: [[V; NV]; MR],
 ) {
-    let Finish { add, bias, relu, mask, mask_stride } = tile.finish;
+    let Finish { add, bias, relu, mask, mask_stride } = tiles.finish;
     // SAFETY: the caller's contract; lanes without a column are neither read nor written.
     unsafe {
-        let load = |from: *const f32, lanes: usize| {
-            if WHOLE { V::load(from) } else { V::load_first(from, lanes) }
+        let lanes = |j: usize| tiles.columns.saturating_sub(j * V::LANES).min(V::LANES);
+        let load = |from: *const f32, j: usize| {
+            let from = from.wrapping_add(j * V::LANES);
+            if WHOLE { V::load(from) } else { V::load_first(from, lanes(j)) }
         };
-        for j in 0..NV {
-            let column = j * V::LANES;
-            let lanes = tile.columns.saturating_sub(column).min(V::LANES);
-            let bias = (!bias.is_null()).then(|| load(bias.add(column), lanes));
-            for (i, sums) in sums.iter().enumerate() {
-                let mut sum = sums[j];
-                let c = tile.c.add(i * tile.c_stride + column);
-                if add {
-                    sum = load(c, lanes).add(sum);
-                }
-                if let Some(bias) = bias {
-                    sum = sum.add(bias);
-                }
-                if relu {
-                    sum = sum.relu();
-                }
-                if !mask.is_null() {
-                    sum = sum.zero_where_not_positive(load(mask.add(i * mask_stride + column), lanes));
-                }
-                if WHOLE { sum.store(c) } else { sum.store_first(c, lanes) }
+        if add {
+            each(&mut sums, |i, j, sum| load(tiles.c.wrapping_add(i * tiles.c_stride), j).add(sum));
+        }
+        if !bias.is_null() {
+            let bias: [V; NV] = std::array::from_fn(|j| load(bias, j));
+            each(&mut sums, |_, j, sum| sum.add(bias[j]));
+        }
+        if relu {
+            each(&mut sums, |_, _, sum| sum.relu());
+        }
+        if !mask.is_null() {
+            each(&mut sums, |i, j, sum| {
+                sum.zero_where_not_positive(load(mask.wrapping_add(i * mask_stride), j))
+            });
+        }
+        each(&mut sums, |i, j, sum| {
+            let c = tiles.c.wrapping_add(i * tiles.c_stride + j * V::LANES);
+            if WHOLE {
+                sum.store(c)
+            } else {
+                sum.store_first(c, lanes(j))
             }
+            sum
+        });
+    }
+}
+
+/// Changes every sum. Each stage is its own short loop, so that the sums stay in registers.
+#[inline(always)]
+fn each<V: Vector, const MR: usize, const NV: usize>(
+    sums: &mut [[V; NV]; MR],
+    change: impl Fn(usize, usize, V) -> V,
+) {
+    for (i, sums) in sums.iter_mut().enumerate() {
+        for (j, sum) in sums.iter_mut().enumerate() {
+            *sum = change(i, j, *sum);
         }
     }
 }
@@ -170,15 +248,15 @@ macro_rules! tile_loops {
             use super::*;
 
             #[target_feature(enable = $features)]
-            unsafe fn in_place<const MR: usize, const NV: usize>(tile: &Tile) {
+            unsafe fn in_place<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, false>(tile) }
+                unsafe { run::<$vector, MR, NV, false>(tiles) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn packed<const MR: usize, const NV: usize>(tile: &Tile) {
+            unsafe fn packed<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, true>(tile) }
+                unsafe { run::<$vector, MR, NV, true>(tiles) }
             }
 
             tile_loops!(@table $name, $vector, $rows, $registers, [$($mr)*] $($nv)*);
