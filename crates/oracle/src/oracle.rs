@@ -50,7 +50,9 @@ pub struct Step {
     pub logits: Vec<f32>,
     /// The gradient of the mean loss for all dense weights, before L2 and clipping.
     pub gradient: Vec<f32>,
-    /// The gradient for the pooled vectors `[sample][pooled_width]`.
+    /// The pooled vectors `[sample][pooled_width]`, and the gradient for them.
+    pub pooled: Vec<f32>,
+    /// Laid out as `pooled`.
     pub pooled_gradient: Vec<f32>,
 }
 
@@ -132,7 +134,7 @@ impl Oracle {
         self.update_tables(batch, &Matrix { data: pooled_gradient.clone(), ..pooled });
         self.update_dense(&gradient);
         self.steps += 1;
-        Step { loss, task_losses, logits, gradient, pooled_gradient }
+        Step { loss, task_losses, logits, gradient, pooled: pooled.data, pooled_gradient }
     }
 
     fn forward(&self, inputs: [Matrix; 2]) -> (Tape<'_>, usize) {
@@ -355,7 +357,8 @@ impl Tape<'_> {
 
     fn linear(&mut self, prefix: &str, matrix: &str, x: usize, outputs: usize, tail: Tail) -> usize {
         let inputs = self.nodes[x].1.width;
-        let weight = self.parameter(format!("{prefix}.{matrix}"), vec![outputs, inputs]);
+        let shape = vec![outputs, inputs];
+        let weight = if inputs > 0 { self.parameter(format!("{prefix}.{matrix}"), shape) } else { 0 };
         let has_bias = tail != Tail::Bare;
         let bias = if has_bias { self.parameter(format!("{prefix}.bias"), vec![outputs]) } else { 0 };
         let (w, b, x_value) = (&self.weights[weight..], &self.weights[bias..], &self.nodes[x].1);

@@ -1,0 +1,205 @@
+//! The dense network of a model: from dense inputs and pooled vectors to logits, and back.
+//!
+//! A [`Network`] is built once from a [`ModelSpec`]; each step it packs the weights ([`Network::prepare`]), then
+//! serves any number of grains and threads, each with a [`Workspace`] of its own. Which layers a model has
+//! stands in one short file per model below; they only name layers (see `graph`).
+//!
+//! The order of all sums is fixed and stated in `kernels`; for `f32` the bits are those of the oracle, at
+//! every level of instructions and however samples are cut into calls.
+
+use campanile_kernels::{Isa, gemm::Operands, matrix::Matrix};
+use campanile_spec::{ModelSpec, NetworkSpec, Precision};
+
+use crate::{
+    ModelError, Workspace,
+    graph::{Finished, Graph},
+    layer::{Backward, Forward, Layer},
+    parameters::{self, Parameter},
+    workspace::{Place, Shape, Source},
+};
+
+mod dcn;
+mod dlrm;
+mod factorization;
+mod heads;
+mod mlp;
+
+/// The most samples of one backward pass: the sum of a weight gradient over a grain is then one run of the
+/// accumulator, and adding a grain to its neighbour is one addition.
+pub const BACKWARD_SAMPLES_MAX: usize = campanile_kernels::gemm::BLOCK;
+
+/// A model's dense network.
+#[derive(Debug)]
+pub struct Network {
+    isa: Isa,
+    layers: Vec<Layer>,
+    parameters: Vec<Parameter>,
+    shape: Shape,
+    dense_width: usize,
+    pooled_width: usize,
+    task_count: usize,
+}
+
+impl Network {
+    /// The network of a model, without weights yet.
+    ///
+    /// # Errors
+    /// When the shapes of the description do not fit together.
+    pub fn new(spec: &ModelSpec, isa: Isa) -> Result<Network, ModelError> {
+        if spec.tasks.is_empty() {
+            return Err(ModelError::NoTask);
+        }
+        if spec.dense_count + spec.features.len() == 0 {
+            return Err(ModelError::NoInput);
+        }
+        let operands = match spec.precision {
+            Precision::F32 => Operands::F32,
+            Precision::Bf16 => Operands::Bf16,
+        };
+        let mut graph = Graph::new(isa, operands, spec.dense_count, spec.pooled_width());
+        let logits = build(spec, &mut graph)?;
+        let Finished { layers, parameters, shape } = graph.finish(logits);
+        let (dense_width, pooled_width, task_count) =
+            (spec.dense_count, spec.pooled_width(), spec.tasks.len());
+        Ok(Network { isa, layers, parameters, shape, dense_width, pooled_width, task_count })
+    }
+
+    /// All weights, in the order of the flat vector.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The length of the flat vector.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters.last().map_or(0, |parameter| parameter.range.end)
+    }
+
+    /// The first values of all weights: each a function of the seed, its name and its element only.
+    pub fn initial_parameters(&self, seed: u64) -> Vec<f32> {
+        parameters::first_values(&self.parameters, seed)
+    }
+
+    /// Takes the weights of a step; every pass until the next call uses them.
+    ///
+    /// # Panics
+    /// If `parameters` has another length than [`Network::parameter_count`].
+    pub fn prepare(&mut self, parameters: &[f32]) {
+        assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
+        for layer in &mut self.layers {
+            if let Layer::Linear(layer) = layer {
+                layer.prepare(parameters);
+            }
+        }
+    }
+
+    /// All memory for passes of up to `samples_max` samples; one a thread.
+    pub fn workspace(&self, samples_max: usize) -> Workspace {
+        Workspace::new(&self.shape, samples_max)
+    }
+
+    /// Computes the logits of some samples: [`Workspace::logits`], `[sample][task]`.
+    ///
+    /// `parameters` are those of the last [`Network::prepare`].
+    ///
+    /// # Panics
+    /// If a length does not fit, or the workspace is smaller than `samples`.
+    pub fn forward(&self, workspace: &mut Workspace, parameters: &[f32], inputs: Inputs<'_>) {
+        assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
+        let (samples, (dense, pooled)) = (inputs.samples, self.matrices(inputs));
+        let (values, scratch) = workspace.forward(samples, dense, pooled);
+        let mut pass = Forward { isa: self.isa, parameters, values, scratch };
+        for layer in &self.layers {
+            layer.forward(&mut pass);
+        }
+    }
+
+    /// Goes back over the samples of the last forward pass: adds the gradients of all weights to `gradient`
+    /// and writes those of the pooled vectors, `[sample][pooled_width]`.
+    ///
+    /// Each weight's sum over the samples starts at zero and is added to `gradient` once, so calling this for
+    /// two neighbouring grains with the same `gradient` gives the node above them in the tree of grains.
+    ///
+    /// # Panics
+    /// If a length does not fit, or there are more than [`BACKWARD_SAMPLES_MAX`] samples.
+    pub fn backward(
+        &self,
+        workspace: &mut Workspace,
+        inputs: Inputs<'_>,
+        logits: &[f32],
+        outputs: Outputs<'_>,
+    ) {
+        let samples = inputs.samples;
+        assert!(samples <= BACKWARD_SAMPLES_MAX, "{samples} samples in one backward pass");
+        assert_eq!(logits.len(), samples * self.task_count, "length of the logits' gradient");
+        assert_eq!(outputs.gradient.len(), self.parameter_count(), "length of the gradient");
+        assert_eq!(outputs.pooled.len(), samples * self.pooled_width, "length of the pooled gradient");
+        if samples == 0 {
+            return;
+        }
+        let (dense, pooled) = self.matrices(inputs);
+        let (values, mut gradients, scratch) = workspace.backward(samples, dense, pooled, outputs.pooled);
+        let width = self.task_count;
+        gradients.write(
+            Place { source: Source::Buffer(self.shape.logits), start: 0, width },
+            |_, mut place| {
+                (0..samples).for_each(|n| place.row(n).copy_from_slice(&logits[n * width..][..width]));
+            },
+        );
+        let mut pass = Backward { isa: self.isa, values, gradients, gradient: outputs.gradient, scratch };
+        for layer in self.layers.iter().rev() {
+            layer.backward(&mut pass);
+        }
+    }
+
+    /// Floating-point operations of one sample's forward pass in matrix products.
+    pub fn forward_gemm_flops_per_sample(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.forward_flops().0).sum()
+    }
+
+    /// All floating-point operations of one sample's forward pass.
+    pub fn forward_flops_per_sample(&self) -> u64 {
+        self.layers.iter().map(Layer::forward_flops).map(|(products, rest)| products + rest).sum()
+    }
+
+    fn matrices<'a>(&self, inputs: Inputs<'a>) -> (Matrix<'a>, Matrix<'a>) {
+        let Inputs { samples, dense, pooled } = inputs;
+        assert_eq!(dense.len(), samples * self.dense_width, "length of the dense inputs");
+        assert_eq!(pooled.len(), samples * self.pooled_width, "length of the pooled vectors");
+        let matrix = |data, width| Matrix::new(data, samples, width, width);
+        (matrix(dense, self.dense_width), matrix(pooled, self.pooled_width))
+    }
+}
+
+/// The samples of a pass; those of a backward pass are those of the forward pass before it.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// How many samples.
+    pub samples: usize,
+    /// `[sample][dense_count]`.
+    pub dense: &'a [f32],
+    /// `[sample][pooled_width]`, in feature order.
+    pub pooled: &'a [f32],
+}
+
+/// What a backward pass gives.
+#[derive(Debug)]
+pub struct Outputs<'a> {
+    /// The flat gradient, added to.
+    pub gradient: &'a mut [f32],
+    /// The gradient of the pooled vectors `[sample][pooled_width]`, overwritten.
+    pub pooled: &'a mut [f32],
+}
+
+/// Names the layers of a model and returns the place of its logits: the one place that lists all models.
+fn build(spec: &ModelSpec, graph: &mut Graph) -> Result<Place, ModelError> {
+    match &spec.network {
+        NetworkSpec::Dlrm { bottom, top } => dlrm::build(spec, graph, bottom, top),
+        NetworkSpec::Dcn { bottom, cross_layers, cross_rank, structure, deep } => {
+            let cross = dcn::CrossNet { layers: *cross_layers, rank: *cross_rank, structure: *structure };
+            dcn::build(spec, graph, bottom, cross, deep)
+        }
+        NetworkSpec::Mlp { hidden } => mlp::build(spec, graph, hidden),
+        NetworkSpec::LogisticRegression => factorization::build_logistic_regression(spec, graph),
+        NetworkSpec::FactorizationMachine => factorization::build_machine(spec, graph),
+    }
+}
