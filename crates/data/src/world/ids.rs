@@ -112,8 +112,8 @@ fn inverse_of(value: u64, modulus: u64) -> Option<u64> {
 /// Ranks with power-law popularity, by inverting a continuous distribution.
 ///
 /// Rank k (from 1) gets the mass of `x^-s` between `k - 1/2` and `k + 1/2`, which is `k^-s` within a few per cent
-/// for the first ranks and ever closer after. The inverse is one `ln` and one `exp`, with no table: a vocabulary
-/// of forty million ids costs nothing.
+/// for the first ranks and ever closer after. The inverse is one `ln` and one `exp`, so a vocabulary of forty
+/// million ids needs no table of its own; a small guide tells the popular ranks, most of the draws, without them.
 #[derive(Debug, Clone)]
 struct Zipf {
     count: u64,
@@ -123,13 +123,22 @@ struct Zipf {
     root: f64,
     low: f64,
     width: f64,
+    /// The slots at the ends of equal pieces of `[0, 1]`: where both ends of a piece agree, so does its inside.
+    guide: Vec<u32>,
 }
+
+/// Pieces of the guide; 16 KiB a feature, so those of a whole world stay in the second-level cache.
+const GUIDE_PIECES: usize = 4096;
 
 impl Zipf {
     fn new(count: u64, exponent: f64) -> Zipf {
         let power = if (exponent - 1.0).abs() < 1e-6 { 0.0 } else { 1.0 - exponent };
         let low = Zipf::raise(power, 0.5);
-        Zipf { count, power, root: 1.0 / power, low, width: Zipf::raise(power, count as f64 + 0.5) - low }
+        let width = Zipf::raise(power, count as f64 + 0.5) - low;
+        let mut zipf = Zipf { count, power, root: 1.0 / power, low, width, guide: Vec::new() };
+        let ends = (0..=GUIDE_PIECES).map(|end| zipf.inverse(end as f64 / GUIDE_PIECES as f64) as u32);
+        zipf.guide = ends.collect();
+        zipf
     }
 
     /// The antiderivative of `x^-s`, up to a factor.
@@ -139,6 +148,13 @@ impl Zipf {
 
     #[inline]
     fn slot(&self, u: f64) -> u64 {
+        let piece = (u * GUIDE_PIECES as f64) as usize;
+        let (from, to) = (self.guide[piece], self.guide[piece + 1]);
+        if from == to { u64::from(from) } else { self.inverse(u) }
+    }
+
+    #[inline]
+    fn inverse(&self, u: f64) -> u64 {
         let y = self.low + u * self.width;
         let x = if self.power == 0.0 { exp(y) } else { exp(ln(y) * self.root) };
         ((x + 0.5) as u64).clamp(1, self.count) - 1
