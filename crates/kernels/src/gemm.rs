@@ -8,12 +8,12 @@
 //! depend neither on the number of rows in a call, nor on tiles and caches, nor on the level of instructions. With
 //! [`Operands::Bf16`] both factors are first rounded to bfloat16 and the same holds, except on AMX (see `amx`).
 
-mod cuts;
-mod pack;
+pub(crate) mod cuts;
+pub(crate) mod pack;
 mod panels;
-mod product;
-mod scalar;
-mod tile;
+pub(crate) mod product;
+pub(crate) mod scalar;
+pub(crate) mod tile;
 
 use crate::Isa;
 use crate::buffer::Buffer;

@@ -3,10 +3,17 @@
 //! A sample has `count` vectors of `width` floats side by side in one row. Its pairs are the lower triangle in
 //! row order: (1,0), (2,0), (2,1), (3,0), …
 //!
-//! Order of sums, the same at every level: a pair sums over the elements in rising order; a vector's gradient sums
-//! over the other vectors in rising order, from zero, with fused multiply-add.
+//! Both directions are small matrix products per sample, `P = V V^T` and `dV = S V`, where `S` holds the pairs'
+//! gradients on both sides of a diagonal of zeros; so they run on the tile loops of [`crate::gemm`], and the order
+//! of sums is the one stated there: rising, fused, from zero. It is the same at every level.
+
+#![allow(unsafe_code)]
+
+mod tiles;
 
 use crate::Isa;
+use crate::buffer::Buffer;
+use crate::gemm::tile::loops_of;
 use crate::matrix::{Matrix, MatrixMut, Store};
 
 /// What one sample's row holds.
@@ -32,7 +39,10 @@ impl Vectors {
 
 /// Room for one sample's rearranged vectors; kept between calls so that no call allocates. One a thread.
 #[derive(Debug, Default)]
-pub struct Scratch {}
+pub struct Scratch {
+    square: Buffer,
+    panels: Buffer,
+}
 
 /// Writes each sample's pairs.
 ///
@@ -47,9 +57,13 @@ pub fn forward(
     mut pairs: MatrixMut<'_>,
 ) {
     check(shape, vectors, pairs.view());
-    let _ = (isa, scratch);
     for r in 0..vectors.rows() {
-        scalar::forward(shape, vectors.row(r), pairs.row(r));
+        let (vectors, pairs) = (vectors.row(r), pairs.row(r));
+        match loops_of(isa) {
+            // SAFETY: `isa` proves the level of its loops.
+            Some(loops) => unsafe { tiles::forward(loops, scratch, shape, vectors, pairs) },
+            None => scalar::forward(shape, vectors, pairs),
+        }
     }
 }
 
@@ -69,9 +83,13 @@ pub fn backward(
 ) {
     check(shape, vectors, pairs_gradient);
     check(shape, vectors_gradient.view(), pairs_gradient);
-    let _ = (isa, scratch);
     for r in 0..vectors.rows() {
-        scalar::backward(shape, vectors.row(r), pairs_gradient.row(r), store, vectors_gradient.row(r));
+        let (vectors, gradient, out) = (vectors.row(r), pairs_gradient.row(r), vectors_gradient.row(r));
+        match loops_of(isa) {
+            // SAFETY: `isa` proves the level of its loops.
+            Some(loops) => unsafe { tiles::backward(loops, scratch, (shape, store), vectors, gradient, out) },
+            None => scalar::backward(shape, vectors, gradient, store, out),
+        }
     }
 }
 
@@ -89,26 +107,26 @@ fn pair(i: usize, j: usize) -> usize {
 
 mod scalar {
     use super::{Store, Vectors, pair};
+    use crate::gemm::scalar::sum_of_products;
 
     pub fn forward(shape: Vectors, vectors: &[f32], pairs: &mut [f32]) {
         let vector = |i: usize| &vectors[i * shape.width..][..shape.width];
         for i in 1..shape.count {
             for j in 0..i {
-                pairs[pair(i, j)] =
-                    vector(i).iter().zip(vector(j)).fold(0.0f32, |sum, (a, b)| a.mul_add(*b, sum));
+                pairs[pair(i, j)] = sum_of_products(shape.width, |d| vector(i)[d], |d| vector(j)[d], None);
             }
         }
     }
 
     pub fn backward(shape: Vectors, vectors: &[f32], gradient: &[f32], store: Store, out: &mut [f32]) {
-        for i in 0..shape.count {
-            for d in 0..shape.width {
-                let others = (0..shape.count).filter(|j| *j != i);
-                let sum = others
-                    .fold(0.0f32, |sum, j| gradient[pair(i, j)].mul_add(vectors[j * shape.width + d], sum));
-                let out = &mut out[i * shape.width + d];
-                *out = if store == Store::Add { *out + sum } else { sum };
-            }
+        let with = |i: usize, j: usize| if i == j { 0.0 } else { gradient[pair(i, j)] };
+        for (place, out) in out.iter_mut().enumerate() {
+            let (i, d) = (place / shape.width, place % shape.width);
+            let start = (store == Store::Add).then_some(*out);
+            *out = sum_of_products(shape.count, |j| with(i, j), |j| vectors[j * shape.width + d], start);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// `total` cut into as few pieces of at most `max` as there can be, the longer ones first.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cuts {
+pub(crate) struct Cuts {
     pieces: usize,
     shorter: usize,
     longer_pieces: usize,
@@ -14,20 +14,20 @@ pub(super) struct Cuts {
 
 /// One piece: where it starts and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     pub start: usize,
     pub length: usize,
 }
 
 /// Neighbouring pieces of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(crate) struct Run {
     pub first: Piece,
     pub count: usize,
 }
 
 impl Cuts {
-    pub(super) fn new(total: usize, max: usize) -> Cuts {
+    pub(crate) fn new(total: usize, max: usize) -> Cuts {
         let pieces = total.div_ceil(max);
         match pieces {
             0 => Cuts { pieces, shorter: 0, longer_pieces: 0 },
@@ -36,28 +36,28 @@ impl Cuts {
     }
 
     /// The length that was cut.
-    pub(super) fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.pieces * self.shorter + self.longer_pieces
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pieces
     }
 
-    pub(super) fn get(&self, index: usize) -> Piece {
+    pub(crate) fn get(&self, index: usize) -> Piece {
         debug_assert!(index < self.pieces);
         let start = index * self.shorter + index.min(self.longer_pieces);
         Piece { start, length: self.shorter + usize::from(index < self.longer_pieces) }
     }
 
     /// The pieces of `range`, as runs of equal length: two at most.
-    pub(super) fn runs(self, range: Range<usize>) -> impl Iterator<Item = Run> {
+    pub(crate) fn runs(self, range: Range<usize>) -> impl Iterator<Item = Run> {
         let border = self.longer_pieces.clamp(range.start, range.end);
         let runs = [range.start..border, border..range.end].into_iter().filter(|run| !run.is_empty());
         runs.map(move |run| Run { first: self.get(run.start), count: run.len() })
     }
 
-    pub(super) fn iter(self) -> impl Iterator<Item = Piece> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = Piece> {
         (0..self.pieces).map(move |index| self.get(index))
     }
 }

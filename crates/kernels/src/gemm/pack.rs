@@ -15,7 +15,7 @@ use crate::simd::Vector;
 
 /// How a level lays out one operand.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub operands: Operands,
     /// Columns that one unit of a cut stands for: a register for panels, one for tiles.
     pub unit: usize,
@@ -34,7 +34,7 @@ impl Layout {
 ///
 /// Each may only run where the processor has the level's instructions.
 #[derive(Debug)]
-pub(super) struct PackLoops {
+pub(crate) struct PackLoops {
     /// Cuts a matrix that lies `[k][column]` into pieces `[k][columns of the piece]`.
     pub from_rows: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
     /// The same for a matrix that lies `[column][k]`.
@@ -46,7 +46,7 @@ pub(super) struct PackLoops {
 }
 
 /// Floats that a packed operand takes.
-pub(super) fn packed_floats(layout: Layout, depth: usize) -> usize {
+pub(crate) fn packed_floats(layout: Layout, depth: usize) -> usize {
     layout.cuts.total() * layout.unit * depth
 }
 
@@ -263,11 +263,10 @@ unsafe fn column_sums<V: Vector>(source: Matrix<'_>, store: Store, target: &mut 
 
 macro_rules! pack_loops {
     ($name:ident, $vector:ty, $features:literal) => {
-        pub(super) mod $name {
+        pub(crate) mod $name {
             use super::*;
 
-            pub(in crate::gemm) static LOOPS: PackLoops =
-                PackLoops { from_rows, from_columns, rounded, column_sums };
+            pub(crate) static LOOPS: PackLoops = PackLoops { from_rows, from_columns, rounded, column_sums };
 
             // SAFETY of the four: each has the features, and hands the rest of its contract on.
             #[target_feature(enable = $features)]

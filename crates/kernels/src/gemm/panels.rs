@@ -7,10 +7,10 @@
 
 use super::pack::packed_floats;
 use super::product::{Ending, Left, multiply};
-use super::tile::TileLoops;
+use super::tile::{TileLoops, loops_of};
 use super::{Activation, Operands, Scratch};
 use crate::buffer::Buffer;
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
 use crate::matrix::{Matrix, MatrixMut, Store};
 
 /// The packed weights. Having one proves that the processor has the instructions of `loops`.
@@ -25,15 +25,7 @@ pub(super) struct Panels {
 impl Panels {
     /// Panels for a level that has tile loops; the plain level has none.
     pub(super) fn new(isa: Isa, operands: Operands) -> Option<Panels> {
-        let loops = match isa.level() {
-            Level::Scalar => return None,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => &super::tile::avx2::LOOPS,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => &super::tile::avx512::LOOPS,
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => return None,
-        };
+        let loops = loops_of(isa)?;
         Some(Panels { loops, operands, forward: Buffer::default(), backward: Buffer::default() })
     }
 

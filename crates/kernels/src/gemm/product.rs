@@ -24,7 +24,7 @@ const SHALLOW: usize = 96;
 
 /// The left operand.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Left<'a> {
+pub(crate) enum Left<'a> {
     /// Row-major, read where it lies.
     InPlace(Matrix<'a>),
     /// `[tile][k][row of the tile]`, see `pack`.
@@ -49,7 +49,7 @@ impl Left<'_> {
 
 /// What follows the sums.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ending<'a> {
+pub(crate) struct Ending<'a> {
     pub store: Store,
     pub bias: Option<&'a [f32]>,
     pub relu: bool,
@@ -58,7 +58,7 @@ pub(super) struct Ending<'a> {
 
 impl Ending<'_> {
     /// The sums and nothing else.
-    pub(super) fn plain(store: Store) -> Self {
+    pub(crate) fn plain(store: Store) -> Self {
         Ending { store, bias: None, relu: false, mask: None }
     }
 }
@@ -72,7 +72,7 @@ impl Ending<'_> {
 /// # Panics
 ///
 /// If an operand is too small for the result.
-pub(super) unsafe fn multiply(
+pub(crate) unsafe fn multiply(
     loops: &TileLoops,
     left: Left<'_>,
     right: &[f32],

@@ -8,7 +8,7 @@ use super::{Activation, BLOCK, round_to_bf16};
 use crate::matrix::{Matrix, MatrixMut, Store};
 
 /// The blocked sum of `a(k) * b(k)` for `k` in `0..count`, added to `start` where there is one.
-fn sum_of_products(
+pub(crate) fn sum_of_products(
     count: usize,
     a: impl Fn(usize) -> f32,
     b: impl Fn(usize) -> f32,

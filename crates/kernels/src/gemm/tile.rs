@@ -19,12 +19,13 @@
 use super::Operands;
 use super::cuts::Cuts;
 use super::pack::{self, Layout, PackLoops};
+use crate::isa::{Isa, Level};
 use crate::simd::Vector;
 
 /// A run of equal tiles, along the rows or along the columns of the result. Pointers, because tiles of one matrix
 /// overlap in memory (rows interleave).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tiles {
+pub(crate) struct Tiles {
     /// How many tiles.
     pub count: usize,
     /// From one tile to the next.
@@ -46,7 +47,7 @@ pub(super) struct Tiles {
 
 /// How far each operand lies from one tile to the next, in floats.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Step {
+pub(crate) struct Step {
     pub a: usize,
     pub b: usize,
     pub c: usize,
@@ -56,7 +57,7 @@ pub(super) struct Step {
 
 /// What happens to a tile's sums before they are stored, in this order.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Finish {
+pub(crate) struct Finish {
     /// Add the sums to what is there.
     pub add: bool,
     /// Add one value per column; null for none.
@@ -70,7 +71,7 @@ pub(super) struct Finish {
 
 impl Finish {
     /// The sums replace what is there.
-    pub(super) const STORE: Finish =
+    pub(crate) const STORE: Finish =
         Finish { add: false, bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0 };
 
     #[inline(always)]
@@ -90,11 +91,11 @@ impl Finish {
 ///
 /// The processor has its instructions, and the pointers of [`Tiles`] are good for all of its tiles, as far as there are
 /// columns.
-pub(super) type TileLoop = unsafe fn(&Tiles);
+pub(crate) type TileLoop = unsafe fn(&Tiles);
 
 /// The tile loops of one level: `[registers - 1][rows - 1]`.
 #[derive(Debug)]
-pub(super) struct TileLoops {
+pub(crate) struct TileLoops {
     pub lanes: usize,
     pub rows_max: usize,
     pub registers_max: usize,
@@ -103,15 +104,28 @@ pub(super) struct TileLoops {
     pub pack: &'static PackLoops,
 }
 
+/// The tile loops of a level; the plain level has none. An [`Isa`] proves that the processor can run them.
+pub(crate) fn loops_of(isa: Isa) -> Option<&'static TileLoops> {
+    match isa.level() {
+        Level::Scalar => None,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Some(&avx2::LOOPS),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 | Level::Amx => Some(&avx512::LOOPS),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => None,
+    }
+}
+
 impl TileLoops {
     /// Panels of a right operand with this many columns; their pieces count registers.
-    pub(super) fn panels(&self, operands: Operands, columns: usize) -> Layout {
+    pub(crate) fn panels(&self, operands: Operands, columns: usize) -> Layout {
         let cuts = Cuts::new(columns.div_ceil(self.lanes), self.registers_max);
         Layout { operands, unit: self.lanes, cuts }
     }
 
     /// Tiles of a left operand with this many rows.
-    pub(super) fn tiles(&self, operands: Operands, rows: usize) -> Layout {
+    pub(crate) fn tiles(&self, operands: Operands, rows: usize) -> Layout {
         Layout { operands, unit: 1, cuts: Cuts::new(rows, self.rows_max) }
     }
 }
@@ -244,7 +258,7 @@ fn each<V: Vector, const MR: usize, const NV: usize>(
 
 macro_rules! tile_loops {
     ($name:ident, $vector:ty, $features:literal, rows $rows:literal: $($mr:literal)*, registers $registers:literal: $($nv:literal)*) => {
-        pub(super) mod $name {
+        pub(crate) mod $name {
             use super::*;
 
             #[target_feature(enable = $features)]
@@ -263,7 +277,7 @@ macro_rules! tile_loops {
         }
     };
     (@table $name:ident, $vector:ty, $rows:literal, $registers:literal, $mrs:tt $($nv:literal)*) => {
-        pub(in crate::gemm) static LOOPS: TileLoops = TileLoops {
+        pub(crate) static LOOPS: TileLoops = TileLoops {
             lanes: <$vector>::LANES,
             rows_max: $rows,
             registers_max: $registers,
