@@ -37,12 +37,13 @@ pub(crate) struct Forward<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-/// What a layer reads and writes on the way back. Gradients of weights are added to `gradient`.
+/// What a layer reads and writes on the way back. Gradients of weights go to `gradient`, as `store` says.
 pub(crate) struct Backward<'a> {
     pub isa: Isa,
     pub values: Values<'a>,
     pub gradients: Gradients<'a>,
     pub gradient: &'a mut [f32],
+    pub store: Store,
     pub scratch: &'a mut Scratch,
 }
 

@@ -7,6 +7,7 @@
 //! The order of all sums is fixed and stated in `kernels`; for `f32` the bits are those of the oracle, at
 //! every level of instructions and however samples are cut into calls.
 
+pub use campanile_kernels::matrix::Store;
 use campanile_kernels::{Isa, gemm::Operands, matrix::Matrix};
 use campanile_spec::{ModelSpec, NetworkSpec, Precision};
 
@@ -113,11 +114,12 @@ impl Network {
         }
     }
 
-    /// Goes back over the samples of the last forward pass: adds the gradients of all weights to `gradient`
-    /// and writes those of the pooled vectors, `[sample][pooled_width]`.
+    /// Goes back over the samples of the last forward pass: stores the gradients of all weights and those of
+    /// the pooled vectors.
     ///
-    /// Each weight's sum over the samples starts at zero and is added to `gradient` once, so calling this for
-    /// two neighbouring grains with the same `gradient` gives the node above them in the tree of grains.
+    /// Each weight's sum over the samples starts at zero and is stored or added once. So one call with
+    /// [`Store::Replace`] and one with [`Store::Add`], for two neighbouring grains and the same gradient, give
+    /// the node above them in the tree of grains.
     ///
     /// # Panics
     /// If a length does not fit, or there are more than [`BACKWARD_SAMPLES_MAX`] samples.
@@ -134,6 +136,9 @@ impl Network {
         assert_eq!(outputs.gradient.len(), self.parameter_count(), "length of the gradient");
         assert_eq!(outputs.pooled.len(), samples * self.pooled_width, "length of the pooled gradient");
         if samples == 0 {
+            if outputs.store == Store::Replace {
+                outputs.gradient.fill(0.0);
+            }
             return;
         }
         let (dense, pooled) = self.matrices(inputs);
@@ -145,7 +150,8 @@ impl Network {
                 (0..samples).for_each(|n| place.row(n).copy_from_slice(&logits[n * width..][..width]));
             },
         );
-        let mut pass = Backward { isa: self.isa, values, gradients, gradient: outputs.gradient, scratch };
+        let Outputs { gradient, store, .. } = outputs;
+        let mut pass = Backward { isa: self.isa, values, gradients, gradient, store, scratch };
         for layer in self.layers.iter().rev() {
             layer.backward(&mut pass);
         }
@@ -184,8 +190,10 @@ pub struct Inputs<'a> {
 /// What a backward pass gives.
 #[derive(Debug)]
 pub struct Outputs<'a> {
-    /// The flat gradient, added to.
+    /// The flat gradient.
     pub gradient: &'a mut [f32],
+    /// Whether the sums over the samples are added to `gradient` or replace whatever it holds.
+    pub store: Store,
     /// The gradient of the pooled vectors `[sample][pooled_width]`, overwritten.
     pub pooled: &'a mut [f32],
 }

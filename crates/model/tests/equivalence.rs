@@ -8,7 +8,7 @@ use campanile_kernels::Isa;
 use campanile_model::{
     Network,
     loss::{self, Labels, TaskLoss},
-    network::{Inputs, Outputs},
+    network::{Inputs, Outputs, Store},
     optimizer::{self, Update},
 };
 use campanile_oracle::{Oracle, Step};
@@ -69,10 +69,11 @@ fn pass(
             &mut logit_gradient,
         ));
         if grain.is_multiple_of(2) {
-            pairs.push(vec![0.0; network.parameter_count()]);
+            pairs.push(vec![f32::NAN; network.parameter_count()]);
         }
         let gradient = pairs.last_mut().expect("a pair has begun");
-        let outputs = Outputs { gradient, pooled: &mut all.pooled_gradient[cut(pooled_width)] };
+        let store = if grain.is_multiple_of(2) { Store::Replace } else { Store::Add };
+        let outputs = Outputs { gradient, store, pooled: &mut all.pooled_gradient[cut(pooled_width)] };
         network.backward(&mut workspace, inputs, &logit_gradient, outputs);
         all.logits.extend(logits);
     }

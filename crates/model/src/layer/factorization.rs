@@ -10,6 +10,8 @@
 
 use std::ops::Range;
 
+use campanile_kernels::matrix::Store;
+
 use super::{Backward, Forward, Read};
 use crate::workspace::Place;
 
@@ -55,7 +57,7 @@ impl Factorization {
     }
 
     pub fn backward(&self, pass: &mut Backward<'_>) {
-        let Backward { values, gradients, gradient, scratch, .. } = pass;
+        let Backward { values, gradients, gradient, store, scratch, .. } = pass;
         let tasks = self.logits.width;
         let block = self.dim / tasks;
         if let Some(linear) = self.linear {
@@ -67,7 +69,8 @@ impl Factorization {
         if let Some(bias) = &self.bias {
             let logits = gradients.read(self.logits);
             for (task, sum) in gradient[bias.clone()].iter_mut().enumerate() {
-                *sum += (0..gradients.samples).fold(0.0, |sum, n| sum + logits.row(n)[task]);
+                let own = (0..gradients.samples).fold(0.0, |sum, n| sum + logits.row(n)[task]);
+                *sum = if *store == Store::Add { *sum + own } else { own };
             }
         }
         scratch.sums.resize(2 * self.dim, 0.0);

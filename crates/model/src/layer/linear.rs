@@ -9,6 +9,7 @@ use std::ops::Range;
 use campanile_kernels::{
     elementwise,
     gemm::{self, Activation},
+    matrix::Store,
 };
 
 use super::{Backward, Forward, Read};
@@ -45,7 +46,7 @@ impl Linear {
     }
 
     pub fn backward(&self, pass: &mut Backward<'_>) {
-        let Backward { isa, values, gradients, gradient, scratch } = pass;
+        let Backward { isa, values, gradients, gradient, store, scratch } = pass;
         if self.masks_output {
             gradients.write(self.y, |gradients, mut dy| {
                 let y = values.read(self.y);
@@ -56,7 +57,11 @@ impl Linear {
         }
         let x = values.read(self.x.place);
         let (dw, db) = self.weight_gradients(gradient);
-        self.product.backward_weights(&mut scratch.gemm, gradients.read(self.y), x, dw, db);
+        let dy = gradients.read(self.y);
+        match store {
+            Store::Add => self.product.backward_weights(&mut scratch.gemm, dy, x, dw, db),
+            Store::Replace => self.product.backward_weights_anew(&mut scratch.gemm, dy, x, dw, db),
+        }
         if self.x.place.source == Source::Dense {
             return;
         }
