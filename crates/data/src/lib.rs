@@ -1,1 +1,29 @@
-//! Rows in: Criteo TSV, CSV, Parquet, synthetic worlds, transforms, the packed format
+//! Rows in: Criteo TSV, CSV, Parquet and synthetic worlds become [`Batch`](campanile_spec::Batch)es.
+//!
+//! Training reads one form only, the packed one: [`prepare`] turns raw files into it in bounded memory, and
+//! a [`Reader`] gives any run of positions of any epoch, which is all that resuming and ranks need.
+//!
+//! ```text
+//!   raw files ─► source (chunks) ─► decode + transforms ─► packed blocks ─► Dataset ─► Reader ─► Batch
+//! ```
+
+mod error;
+mod value;
+
+pub mod transforms;
+pub mod world;
+
+mod decode;
+mod rows;
+mod source;
+mod text;
+
+mod dataset;
+mod packed;
+mod prep;
+
+pub use dataset::{Dataset, Reader};
+pub use error::{BadReason, BadRow, DataError};
+pub use packed::{BlockSummary, PackedSummary, inspect};
+pub use prep::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
+pub use transforms::{Raw, Transforms};

@@ -82,7 +82,12 @@ impl Bags {
         let wanted = feature_count * sample_count + 1;
         if offsets.len() != wanted {
             let found = offsets.len();
-            return Err(BagsError::OffsetCount { features: feature_count, samples: sample_count, wanted, found });
+            return Err(BagsError::OffsetCount {
+                features: feature_count,
+                samples: sample_count,
+                wanted,
+                found,
+            });
         }
         if offsets[0] != 0 {
             return Err(BagsError::Offsets { index: 0, value: offsets[0] });
@@ -107,6 +112,11 @@ impl Bags {
         assert_eq!(rows.len(), feature_count * sample_count);
         let offsets = (0..=rows.len() as u32).collect();
         Bags { feature_count, sample_count, offsets, rows, weights: Vec::new() }
+    }
+
+    /// Gives the arrays back (offsets, rows, weights), so that a reader can fill them anew without allocating.
+    pub fn into_parts(self) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
+        (self.offsets, self.rows, self.weights)
     }
 
     /// How many features.
@@ -164,7 +174,9 @@ impl Bags {
             if !bags.weights.is_empty() {
                 weights.extend_from_slice(&bags.weights[first as usize..last as usize]);
             }
-            offsets.extend(bags.offsets[samples.start + 1..=samples.end].iter().map(|o| o - base - first + start));
+            offsets.extend(
+                bags.offsets[samples.start + 1..=samples.end].iter().map(|o| o - base - first + start),
+            );
         }
         Bags { feature_count: self.feature_count, sample_count: samples.len(), offsets, rows, weights }
     }
@@ -217,7 +229,7 @@ impl Batch {
         let count = self.sample_count;
         assert!(samples.end <= count && samples.start <= samples.end);
         let rows_of = |values: &[f32]| {
-            let width = if count == 0 { 0 } else { values.len() / count };
+            let width = values.len().checked_div(count).unwrap_or(0);
             values[samples.start * width..samples.end * width].to_vec()
         };
         let by_task = |values: &[f32]| {

@@ -1,0 +1,344 @@
+//! A split of prepared data, and readers that give any run of its positions as a batch.
+//!
+//! A reader keeps the blocks it used last, so reading on is copying; a reader per thread, none is shared.
+
+mod order;
+
+use std::{fs::File, ops::Range, sync::Arc};
+
+use campanile_spec::{Bags, Batch, data::Split};
+
+use crate::{
+    error::DataError,
+    packed::{PackedFile, block::Block},
+    rows::{BagStore, NO_LABEL, NO_ROW, Schema},
+    world::World,
+};
+use order::{Order, Run, permuted_rows};
+
+/// The rows of one split; cheap to copy.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Packed { file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64> },
+    World { world: Arc<World>, split: Split },
+}
+
+impl Dataset {
+    /// Rows `rows` of a packed file, shuffled anew each epoch when a seed is given.
+    pub(crate) fn packed(file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64>) -> Dataset {
+        Dataset { kind: Kind::Packed { file, rows, shuffle_seed } }
+    }
+
+    /// A split of a synthetic world.
+    pub fn world(world: Arc<World>, split: Split) -> Dataset {
+        Dataset { kind: Kind::World { world, split } }
+    }
+
+    /// How many rows.
+    pub fn row_count(&self) -> u64 {
+        match &self.kind {
+            Kind::Packed { rows, .. } => rows.end - rows.start,
+            Kind::World { world, split } => world.sample_count(*split),
+        }
+    }
+
+    /// The synthetic world behind the rows, if there is one.
+    pub fn synthetic(&self) -> Option<&World> {
+        match &self.kind {
+            Kind::Packed { .. } => None,
+            Kind::World { world, .. } => Some(world),
+        }
+    }
+
+    /// A reader of its own for the calling thread.
+    ///
+    /// # Errors
+    /// When the packed file cannot be opened.
+    pub fn reader(&self) -> Result<Reader, DataError> {
+        let packed = match &self.kind {
+            Kind::Packed { file, .. } => Some(PackedReader::new(file.handle()?)),
+            Kind::World { .. } => None,
+        };
+        Ok(Reader { dataset: self.clone(), packed })
+    }
+}
+
+/// Gives the rows of a [`Dataset`] as batches.
+#[derive(Debug)]
+pub struct Reader {
+    dataset: Dataset,
+    packed: Option<PackedReader>,
+}
+
+impl Reader {
+    /// Writes the rows at `positions` of the epoch's order to `out`, whose buffers are used again.
+    ///
+    /// # Errors
+    /// When the positions are not there, or the packed file cannot be read or is damaged.
+    pub fn read(&mut self, epoch: u64, positions: Range<u64>, out: &mut Batch) -> Result<(), DataError> {
+        let rows = self.dataset.row_count();
+        if positions.start > positions.end || positions.end > rows {
+            return Err(DataError::OutOfRange { start: positions.start, end: positions.end, rows });
+        }
+        match (&self.dataset.kind, &mut self.packed) {
+            (Kind::World { world, split }, _) => world.read(*split, epoch, positions, out),
+            (Kind::Packed { file, rows, shuffle_seed }, Some(reader)) => {
+                reader.load(file, rows, shuffle_seed.map(|seed| (seed, epoch)), positions)?;
+                reader.gather(&file.header().schema, out);
+            }
+            (Kind::Packed { .. }, None) => unreachable!("a packed dataset's reader is made with its file"),
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct PackedReader {
+    file: File,
+    /// The epoch's order, and the (seed, epoch) that it was made for.
+    order: Option<(Option<(u64, u64)>, Order)>,
+    loaded: Vec<Loaded>,
+    /// Which loaded block serves which samples of the batch, in order.
+    parts: Vec<Part>,
+}
+
+/// A block in memory with the visiting order of its rows.
+#[derive(Debug)]
+struct Loaded {
+    run: Run,
+    shuffle: Option<(u64, u64)>,
+    block: Block,
+    visits: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    loaded: usize,
+    places: Range<usize>,
+}
+
+/// The samples of a batch that one block serves: a run of rows, or rows in a permuted order.
+#[derive(Clone, Copy)]
+enum Picked<'a> {
+    Run(usize, usize),
+    Rows(&'a [u32]),
+}
+
+impl PackedReader {
+    fn new(file: File) -> PackedReader {
+        PackedReader { file, order: None, loaded: Vec::new(), parts: Vec::new() }
+    }
+
+    /// Has every block in memory that the positions need.
+    fn load(
+        &mut self,
+        file: &PackedFile,
+        rows: &Range<u64>,
+        shuffle: Option<(u64, u64)>,
+        positions: Range<u64>,
+    ) -> Result<(), DataError> {
+        if self.order.as_ref().is_none_or(|(made_for, _)| *made_for != shuffle) {
+            let order = Order::new(rows.clone(), file.header().block_rows as u64, shuffle);
+            self.order = Some((shuffle, order));
+        }
+        let Some((_, order)) = &self.order else { unreachable!("the order was just made") };
+        let stretches: Vec<_> = order.stretches(positions).collect();
+        // Blocks of the last batch that are still needed move to the front; the others are filled anew.
+        let wanted = |loaded: &Loaded| {
+            loaded.shuffle == shuffle && stretches.iter().any(|stretch| stretch.run == loaded.run)
+        };
+        self.loaded.sort_by_key(|loaded| !wanted(loaded));
+        let mut kept = self.loaded.iter().filter(|loaded| wanted(loaded)).count();
+        self.parts.clear();
+        for stretch in stretches {
+            let there = self.loaded[..kept].iter().position(|loaded| loaded.run == stretch.run);
+            let index = match there {
+                Some(index) => index,
+                None => {
+                    if self.loaded.len() == kept {
+                        let (block, visits) = (Block::default(), Vec::new());
+                        self.loaded.push(Loaded { run: stretch.run.clone(), shuffle, block, visits });
+                    }
+                    let loaded = &mut self.loaded[kept];
+                    // Until it is complete it must not be taken for the block it replaces.
+                    loaded.run = Run { block: u64::MAX, rows: 0..0 };
+                    file.load(&self.file, stretch.run.block, &mut loaded.block)?;
+                    loaded.visits.clear();
+                    if let Some((seed, epoch)) = shuffle {
+                        permuted_rows(&stretch.run, seed, epoch, &mut loaded.visits);
+                    }
+                    (loaded.run, loaded.shuffle) = (stretch.run.clone(), shuffle);
+                    kept += 1;
+                    kept - 1
+                }
+            };
+            self.parts.push(Part { loaded: index, places: stretch.places });
+        }
+        // A small batch after a large one does not hold on to the large one's memory.
+        self.loaded.truncate(kept.max(2));
+        Ok(())
+    }
+
+    fn picked(&self) -> impl Iterator<Item = (&Block, Picked<'_>)> {
+        self.parts.iter().map(|part| {
+            let loaded = &self.loaded[part.loaded];
+            let picked = if loaded.visits.is_empty() {
+                let first = loaded.run.rows.start as usize;
+                Picked::Run(first + part.places.start, first + part.places.end)
+            } else {
+                Picked::Rows(&loaded.visits[part.places.clone()])
+            };
+            (&loaded.block, picked)
+        })
+    }
+
+    /// Copies the loaded rows into the batch.
+    fn gather(&self, schema: &Schema, out: &mut Batch) {
+        out.sample_count = self.parts.iter().map(|part| part.places.len()).sum();
+        let width = schema.dense.len();
+        out.dense.clear();
+        for (block, picked) in self.picked() {
+            match picked {
+                Picked::Run(start, end) => {
+                    out.dense.extend_from_slice(&block.dense()[start * width..end * width])
+                }
+                Picked::Rows(rows) => {
+                    let dense = block.dense();
+                    for &row in rows {
+                        out.dense.extend_from_slice(&dense[row as usize * width..][..width]);
+                    }
+                }
+            }
+        }
+        out.labels.clear();
+        for task in 0..schema.tasks.len() {
+            for (block, picked) in self.picked() {
+                let label = |label: u8| if label == NO_LABEL { f32::NAN } else { f32::from(label) };
+                gather_mapped(block.labels(task), picked, label, &mut out.labels);
+            }
+        }
+        self.gather_optional(schema.sample_weight, Block::weights, &mut out.weights);
+        self.gather_optional(schema.time, Block::times, &mut out.times);
+        self.gather_optional(schema.group, Block::groups, &mut out.groups);
+        self.gather_optional(schema.segment, Block::segments, &mut out.segments);
+        out.true_probabilities.clear();
+        self.gather_bags(schema, out);
+    }
+
+    fn gather_optional<T: Copy>(&self, there: bool, column: impl Fn(&Block) -> &[T], out: &mut Vec<T>) {
+        out.clear();
+        if there {
+            for (block, picked) in self.picked() {
+                gather_mapped(column(block), picked, |value| value, out);
+            }
+        }
+    }
+
+    fn gather_bags(&self, schema: &Schema, out: &mut Batch) {
+        let weighted = schema.features.iter().any(|feature| feature.weighted);
+        let (mut offsets, mut rows, mut weights) = std::mem::take(&mut out.bags).into_parts();
+        (offsets.clear(), rows.clear(), weights.clear());
+        offsets.push(0);
+        for (index, feature) in schema.features.iter().enumerate() {
+            for (block, picked) in self.picked() {
+                let column = BagSlices {
+                    offsets: block.bag_offsets(index),
+                    rows: block.bag_rows(index),
+                    weights: block.bag_weights(index),
+                };
+                let mut bags = GrowingBags { offsets: &mut offsets, rows: &mut rows, weights: &mut weights };
+                match feature.bags {
+                    BagStore::One => bags.push_ones(&column, picked),
+                    BagStore::OneOrNone => bags.push_ones_or_none(&column, picked),
+                    BagStore::List => bags.push_lists(&column, picked),
+                }
+            }
+            if weighted && !feature.weighted {
+                weights.resize(rows.len(), 1.0);
+            }
+        }
+        out.bags = Bags::new(schema.features.len(), out.sample_count, offsets, rows, weights).unwrap_or_else(
+            |error| unreachable!("a block passed its checksum, its bags do not fit: {error}"),
+        );
+    }
+}
+
+/// A feature's columns in one block.
+struct BagSlices<'a> {
+    offsets: &'a [u32],
+    rows: &'a [u32],
+    weights: &'a [f32],
+}
+
+/// The arrays of [`Bags`], growing feature by feature.
+struct GrowingBags<'a> {
+    offsets: &'a mut Vec<u32>,
+    rows: &'a mut Vec<u32>,
+    weights: &'a mut Vec<f32>,
+}
+
+impl GrowingBags<'_> {
+    fn push_ones(&mut self, column: &BagSlices<'_>, picked: Picked<'_>) {
+        let start = self.rows.len() as u32;
+        gather_mapped(column.rows, picked, |row| row, self.rows);
+        self.offsets.extend(start + 1..=self.rows.len() as u32);
+        if !column.weights.is_empty() {
+            gather_mapped(column.weights, picked, |weight| weight, self.weights);
+        }
+    }
+
+    fn push_ones_or_none(&mut self, column: &BagSlices<'_>, picked: Picked<'_>) {
+        picked.each(|row| {
+            if column.rows[row] != NO_ROW {
+                self.rows.push(column.rows[row]);
+                if let Some(&weight) = column.weights.get(row) {
+                    self.weights.push(weight);
+                }
+            }
+            self.offsets.push(self.rows.len() as u32);
+        });
+    }
+
+    fn push_lists(&mut self, column: &BagSlices<'_>, picked: Picked<'_>) {
+        if let Picked::Run(start, end) = picked {
+            let (base, first) = (self.rows.len() as u32, column.offsets[start]);
+            let ids = first as usize..column.offsets[end] as usize;
+            self.offsets.extend(column.offsets[start + 1..=end].iter().map(|offset| offset - first + base));
+            self.rows.extend_from_slice(&column.rows[ids.clone()]);
+            if !column.weights.is_empty() {
+                self.weights.extend_from_slice(&column.weights[ids]);
+            }
+            return;
+        }
+        picked.each(|row| {
+            let ids = column.offsets[row] as usize..column.offsets[row + 1] as usize;
+            self.rows.extend_from_slice(&column.rows[ids.clone()]);
+            if !column.weights.is_empty() {
+                self.weights.extend_from_slice(&column.weights[ids]);
+            }
+            self.offsets.push(self.rows.len() as u32);
+        });
+    }
+}
+
+impl Picked<'_> {
+    fn each(self, mut visit: impl FnMut(usize)) {
+        match self {
+            Picked::Run(start, end) => (start..end).for_each(visit),
+            Picked::Rows(rows) => rows.iter().for_each(|&row| visit(row as usize)),
+        }
+    }
+}
+
+#[inline]
+fn gather_mapped<T: Copy, U>(values: &[T], picked: Picked<'_>, map: impl Fn(T) -> U, out: &mut Vec<U>) {
+    match picked {
+        Picked::Run(start, end) => out.extend(values[start..end].iter().map(|&value| map(value))),
+        Picked::Rows(rows) => out.extend(rows.iter().map(|&row| map(values[row as usize]))),
+    }
+}

@@ -1,0 +1,452 @@
+//! From the cells of one row to the columns of a [`RowBuffer`], for every kind of file.
+//!
+//! A source shows its row as [`Cells`]; the [`Decoder`] knows which cell plays which role, applies the
+//! transforms and finds the split. The same code runs while measuring and while packing, so both agree on which
+//! rows are bad.
+
+use std::{collections::HashMap, sync::Arc};
+
+use campanile_spec::data::{BagShape, DataSpec, Split, SplitSpec};
+
+use crate::{
+    error::{BadReason, DataError},
+    rows::{NO_LABEL, NO_ROW, RowBuffer, Schema},
+    transforms::Transforms,
+    value::{Raw, mix},
+};
+
+/// One row of a file, cell by cell. A *slot* is the place of a column in [`Decoder::slots`].
+pub(crate) trait Cells {
+    /// The cell of a column that holds one value.
+    fn cell(&self, slot: usize) -> Raw<'_>;
+
+    /// Visits the items of a column that holds several; missing items are visited too, so that ids and weights
+    /// keep in step.
+    fn items(
+        &self,
+        slot: usize,
+        separator: u8,
+        visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
+    ) -> Result<(), BadReason>;
+}
+
+/// Why one row of a chunk is bad; where the chunk lies is added later.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BadCell {
+    /// The column's name, or empty when the whole row is wrong.
+    pub column: String,
+    /// The raw value.
+    pub value: String,
+    pub reason: BadReason,
+}
+
+/// What a chunk became.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    /// Rows of train, valid and test.
+    pub splits: [RowBuffer; 3],
+    /// Names of the segments, in the order in which this chunk shows them; the rows number them so.
+    pub segments: Vec<String>,
+    /// Rows read, good or bad.
+    pub rows_read: u64,
+    /// Lines of the text, or rows of the Parquet file, that the chunk covers.
+    pub lines: u64,
+    /// Bad rows with their line inside the chunk, from 0.
+    pub bad: Vec<(u64, BadCell)>,
+    segment_numbers: HashMap<Vec<u8>, u32>,
+}
+
+impl Decoded {
+    pub fn new(schema: &Schema) -> Decoded {
+        Decoded {
+            splits: std::array::from_fn(|_| RowBuffer::new(schema)),
+            segments: Vec::new(),
+            rows_read: 0,
+            lines: 0,
+            bad: Vec::new(),
+            segment_numbers: HashMap::new(),
+        }
+    }
+
+    /// Empties everything, keeping the memory.
+    pub fn clear(&mut self, schema: &Schema) {
+        self.splits.iter_mut().for_each(|rows| rows.truncate(0, schema));
+        self.segments.clear();
+        self.segment_numbers.clear();
+        self.bad.clear();
+        (self.rows_read, self.lines) = (0, 0);
+    }
+
+    fn segment(&mut self, raw: Raw<'_>) -> u32 {
+        let shown;
+        let name = match raw {
+            Raw::Text(bytes) => bytes,
+            other => {
+                shown = other.shown();
+                shown.as_bytes()
+            }
+        };
+        if let Some(&number) = self.segment_numbers.get(name) {
+            return number;
+        }
+        let number = self.segments.len() as u32;
+        self.segments.push(String::from_utf8_lossy(name).into_owned());
+        self.segment_numbers.insert(name.to_vec(), number);
+        number
+    }
+}
+
+/// Knows which cell plays which role.
+#[derive(Debug, Clone)]
+pub(crate) struct Decoder {
+    pub schema: Schema,
+    pub transforms: Arc<Transforms>,
+    slots: Vec<Slot>,
+    labels: Vec<LabelCell>,
+    dense: Vec<usize>,
+    sparse: Vec<SparseCell>,
+    sample_weight: Option<usize>,
+    time: Option<usize>,
+    group: Option<usize>,
+    segment: Option<usize>,
+    split: SplitRule,
+    /// Whether keys of vocabulary columns are kept, to be counted.
+    keep_keys: bool,
+    /// Whether an empty label is a bad row; otherwise the label is absent.
+    label_needed: bool,
+}
+
+/// A column of the file that is needed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Slot {
+    pub name: String,
+    /// The roles it plays, for errors and for checking types.
+    pub roles: Vec<Role>,
+}
+
+/// What a column is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Label,
+    Dense,
+    Id,
+    IdList,
+    Bucket,
+    IdWeights { list: bool },
+    SampleWeight,
+    Time,
+    Key,
+}
+
+#[derive(Debug, Clone)]
+struct LabelCell {
+    slot: usize,
+    at_least: Option<f64>,
+}
+
+#[derive(Debug, Clone)]
+struct SparseCell {
+    slot: usize,
+    weights: Option<usize>,
+    /// Present for lists.
+    separator: Option<u8>,
+    bag_max: usize,
+    keep_keys: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum SplitRule {
+    /// All rows of a chunk are in the split of its file.
+    File,
+    Time {
+        slot: usize,
+        valid_from: i64,
+        test_from: i64,
+    },
+    /// Hashes below `test` are test rows, those below `held_out` are held out at all.
+    Hash {
+        slot: usize,
+        test: u64,
+        held_out: u64,
+    },
+}
+
+impl Decoder {
+    /// The decoder of a job; `keep_keys` while ids are counted.
+    pub fn new(data: &DataSpec, transforms: Arc<Transforms>, keep_keys: bool) -> Result<Decoder, DataError> {
+        let columns = &data.columns;
+        let mut slots = Slots::default();
+        let labels = columns
+            .labels
+            .iter()
+            .map(|label| LabelCell { slot: slots.of(&label.name, Role::Label), at_least: label.at_least });
+        let labels = labels.collect();
+        let dense = columns.dense.iter().map(|dense| slots.of(&dense.name, Role::Dense)).collect();
+        let sparse = columns.sparse.iter().map(|column| sparse_cell(column, keep_keys, &mut slots));
+        let sparse = sparse.collect::<Result<_, _>>()?;
+        let mut optional = |name: &Option<String>, role| name.as_ref().map(|name| slots.of(name, role));
+        let sample_weight = optional(&columns.sample_weight, Role::SampleWeight);
+        let time = optional(&columns.time, Role::Time);
+        let group = optional(&columns.group, Role::Key);
+        let segment = optional(&columns.segment, Role::Key);
+        let split = split_rule(&data.split, time, &mut slots)?;
+        Ok(Decoder {
+            schema: Schema::new(columns, &transforms),
+            transforms,
+            slots: slots.0,
+            labels,
+            dense,
+            sparse,
+            sample_weight,
+            time,
+            group,
+            segment,
+            split,
+            keep_keys,
+            label_needed: matches!(data.source, campanile_spec::data::SourceSpec::CriteoTsv),
+        })
+    }
+
+    /// The columns that are needed.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Whether the split of a row follows from its file.
+    pub fn splits_by_file(&self) -> bool {
+        matches!(self.split, SplitRule::File)
+    }
+
+    /// Whether there is one label, and it is 0 or 1 as it stands.
+    pub fn has_plain_label(&self) -> bool {
+        matches!(self.labels[..], [LabelCell { at_least: None, .. }])
+    }
+
+    /// Whether ids are being counted.
+    pub fn keeps_keys(&self) -> bool {
+        self.keep_keys
+    }
+
+    /// Adds a row to its split, or notes why it is bad.
+    pub fn row(&self, cells: &impl Cells, file_split: Split, line: u64, out: &mut Decoded) {
+        out.rows_read += 1;
+        let split = match self.split_of(cells, file_split) {
+            Ok(split) => split as usize,
+            Err((slot, reason)) => return self.note_bad(cells, slot, reason, line, out),
+        };
+        let segment = self.segment.map(|slot| out.segment(cells.cell(slot)));
+        let rows = &mut out.splits[split];
+        let before = rows.row_count;
+        if let Err((slot, reason)) = self.fill(cells, rows) {
+            rows.truncate(before, &self.schema);
+            return self.note_bad(cells, slot, reason, line, out);
+        }
+        rows.segments.extend(segment);
+        rows.row_count += 1;
+    }
+
+    fn note_bad(&self, cells: &impl Cells, slot: usize, reason: BadReason, line: u64, out: &mut Decoded) {
+        let column = self.slots[slot].name.clone();
+        out.bad.push((line, BadCell { column, value: cells.cell(slot).shown(), reason }));
+    }
+
+    fn split_of(&self, cells: &impl Cells, file_split: Split) -> Result<Split, (usize, BadReason)> {
+        match self.split {
+            SplitRule::File => Ok(file_split),
+            SplitRule::Time { slot, valid_from, test_from } => {
+                let time = cells.cell(slot).integer().and_then(|time| time.ok_or(BadReason::Missing));
+                let time = time.map_err(|reason| (slot, reason))?;
+                Ok(if time >= test_from {
+                    Split::Test
+                } else if time >= valid_from {
+                    Split::Valid
+                } else {
+                    Split::Train
+                })
+            }
+            SplitRule::Hash { slot, test, held_out } => {
+                let key = self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))?;
+                let hash = mix(key ^ 0x3c79_ac49_2ba7_b653);
+                Ok(if hash < test {
+                    Split::Test
+                } else if hash < held_out {
+                    Split::Valid
+                } else {
+                    Split::Train
+                })
+            }
+        }
+    }
+
+    fn fill(&self, cells: &impl Cells, rows: &mut RowBuffer) -> Result<(), (usize, BadReason)> {
+        for (label, column) in self.labels.iter().zip(&mut rows.labels) {
+            column.push(
+                self.label(cells.cell(label.slot), label.at_least).map_err(|reason| (label.slot, reason))?,
+            );
+        }
+        for (column, &slot) in self.dense.iter().enumerate() {
+            rows.dense
+                .push(self.transforms.dense(column, cells.cell(slot)).map_err(|reason| (slot, reason))?);
+        }
+        for (column, sparse) in self.sparse.iter().enumerate() {
+            self.bag(cells, column, sparse, rows)?;
+        }
+        if let Some(slot) = self.sample_weight {
+            rows.weights.push(sample_weight(cells.cell(slot)).map_err(|reason| (slot, reason))?);
+        }
+        if let Some(slot) = self.time {
+            let time = cells.cell(slot).integer().and_then(|time| time.ok_or(BadReason::Missing));
+            rows.times.push(time.map_err(|reason| (slot, reason))?);
+        }
+        if let Some(slot) = self.group {
+            rows.groups.push(mix(self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))?));
+        }
+        Ok(())
+    }
+
+    fn label(&self, raw: Raw<'_>, at_least: Option<f64>) -> Result<u8, BadReason> {
+        if let Raw::Text(b"0") | Raw::Int(0) = raw
+            && at_least.is_none()
+        {
+            return Ok(0);
+        }
+        match (raw.wide_number()?, at_least) {
+            (None, _) if self.label_needed => Err(BadReason::Missing),
+            (None, _) => Ok(NO_LABEL),
+            (Some(value), Some(limit)) => Ok(u8::from(value >= limit)),
+            (Some(0.0), None) => Ok(0),
+            (Some(1.0), None) => Ok(1),
+            (Some(_), None) => Err(BadReason::Label),
+        }
+    }
+
+    fn bag(
+        &self,
+        cells: &impl Cells,
+        column: usize,
+        sparse: &SparseCell,
+        rows: &mut RowBuffer,
+    ) -> Result<(), (usize, BadReason)> {
+        let bags = &mut rows.bags[column];
+        let Some(separator) = sparse.separator else {
+            let raw = cells.cell(sparse.slot);
+            let row = self.transforms.row(column, raw).map_err(|reason| (sparse.slot, reason))?;
+            bags.rows.push(row.unwrap_or(NO_ROW));
+            if sparse.keep_keys {
+                bags.keys.push(self.transforms.key(raw).map_err(|reason| (sparse.slot, reason))?);
+            }
+            if let Some(slot) = sparse.weights {
+                let weight = cells.cell(slot).number().map_err(|reason| (slot, reason))?;
+                bags.weights.push(weight.unwrap_or(1.0));
+            }
+            return Ok(());
+        };
+        let start = bags.rows.len();
+        // Which items are missing: their weights are left out with them.
+        let mut missing: Vec<usize> = Vec::new();
+        let mut items = 0;
+        let push_id = |raw: Raw<'_>| {
+            items += 1;
+            if bags.rows.len() - start == sparse.bag_max {
+                return Ok(());
+            }
+            let row = if raw == Raw::Missing { None } else { self.transforms.row(column, raw)? };
+            match row {
+                None => missing.push(items - 1),
+                Some(row) => {
+                    bags.rows.push(row);
+                    if sparse.keep_keys {
+                        bags.keys.push(self.transforms.key(raw)?);
+                    }
+                }
+            }
+            Ok(())
+        };
+        cells.items(sparse.slot, separator, push_id).map_err(|reason| (sparse.slot, reason))?;
+        if let Some(slot) = sparse.weights {
+            let mut weights = 0;
+            let push_weight = |raw: Raw<'_>| {
+                let weight = raw.number()?.unwrap_or(1.0);
+                if !missing.contains(&weights) && bags.weights.len() < bags.rows.len() {
+                    bags.weights.push(weight);
+                }
+                weights += 1;
+                Ok(())
+            };
+            cells.items(slot, separator, push_weight).map_err(|reason| (slot, reason))?;
+            if weights != items {
+                return Err((slot, BadReason::WeightCount { ids: items as u64, weights: weights as u64 }));
+            }
+        }
+        bags.ends.push(bags.rows.len() as u32);
+        Ok(())
+    }
+}
+
+fn sample_weight(raw: Raw<'_>) -> Result<f32, BadReason> {
+    match raw.number()? {
+        None => Err(BadReason::Missing),
+        Some(weight) if weight < 0.0 => Err(BadReason::NegativeWeight),
+        Some(weight) => Ok(weight),
+    }
+}
+
+#[derive(Default)]
+struct Slots(Vec<Slot>);
+
+impl Slots {
+    fn of(&mut self, name: &str, role: Role) -> usize {
+        let index = self.0.iter().position(|slot| slot.name == name).unwrap_or_else(|| {
+            self.0.push(Slot { name: name.to_string(), roles: Vec::new() });
+            self.0.len() - 1
+        });
+        self.0[index].roles.push(role);
+        index
+    }
+}
+
+fn sparse_cell(
+    column: &campanile_spec::data::SparseColumn,
+    keep_keys: bool,
+    slots: &mut Slots,
+) -> Result<SparseCell, DataError> {
+    use campanile_spec::data::IdMap;
+    let bucketised = matches!(column.map, IdMap::Bucketise { .. });
+    let (separator, role) = match column.shape {
+        BagShape::One if bucketised => (None, Role::Bucket),
+        BagShape::One => (None, Role::Id),
+        BagShape::List { separator } => {
+            let separator = u8::try_from(separator).ok().filter(u8::is_ascii).ok_or_else(|| {
+                let reason = format!("the separator `{separator}` is not one ASCII character");
+                DataError::Unsupported { column: column.name.clone(), reason }
+            })?;
+            (Some(separator), Role::IdList)
+        }
+    };
+    let list = separator.is_some();
+    Ok(SparseCell {
+        slot: slots.of(&column.name, role),
+        weights: column.weights.as_ref().map(|name| slots.of(name, Role::IdWeights { list })),
+        separator,
+        bag_max: column.bag_max.max(1),
+        keep_keys: keep_keys && matches!(column.map, IdMap::Vocabulary { .. }),
+    })
+}
+
+fn split_rule(split: &SplitSpec, time: Option<usize>, slots: &mut Slots) -> Result<SplitRule, DataError> {
+    match split {
+        SplitSpec::ByFile | SplitSpec::ByRow { .. } => Ok(SplitRule::File),
+        SplitSpec::ByTime { valid_from, test_from } => match time {
+            Some(slot) => Ok(SplitRule::Time { slot, valid_from: *valid_from, test_from: *test_from }),
+            None => Err(DataError::Unsupported {
+                column: "time".into(),
+                reason: "a split by time needs a time column".into(),
+            }),
+        },
+        SplitSpec::ByHash { column, valid, test } => {
+            let threshold = |share: f64| (share.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
+            let slot = slots.of(column, Role::Key);
+            Ok(SplitRule::Hash { slot, test: threshold(*test), held_out: threshold(test + valid) })
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Why rows could not come in.
+//!
+//! A bad row is described by [`BadRow`] (where, which column, what value, why) and is either an error or a
+//! count, as the job says; everything else that the outside world can do to us is a [`DataError`].
+
+use std::{fmt, io, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Why rows could not come in.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// A named file is not there.
+    #[error("data file {path} does not exist")]
+    FileNotFound {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A pattern names no file.
+    #[error("no file matches the pattern `{pattern}`")]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A pattern cannot be read as one.
+    #[error("`{pattern}` is not a file pattern: {reason}")]
+    BadPattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No files were given for a source that reads files.
+    #[error("no training files: name at least one under `process.data.train`")]
+    NoFiles,
+    /// Validation or test files were given, but the split takes all rows from the training files.
+    #[error("{split} files are named, but the split is {kind}: only a split by file reads them")]
+    FilesNotSplit {
+        /// `valid` or `test`.
+        split: &'static str,
+        /// The split's name.
+        kind: &'static str,
+    },
+    /// A file has no bytes.
+    #[error("data file {path} is empty")]
+    EmptyFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A split that must have rows has none.
+    #[error("no rows are left for training: {read} rows were read, {skipped} of them bad")]
+    NoRows {
+        /// Rows read, good or bad.
+        read: u64,
+        /// Bad ones.
+        skipped: u64,
+    },
+    /// A row that cannot be used, where the job says that this ends the run.
+    #[error("{0}")]
+    BadRow(BadRow),
+    /// More bad rows than the job allows.
+    #[error("more than {limit} bad rows: {counts}; the last one: {last}")]
+    TooManyBadRows {
+        /// The job's limit.
+        limit: u64,
+        /// Counts by reason.
+        counts: String,
+        /// The row that broke the limit.
+        last: BadRow,
+    },
+    /// A column that the job names is not in a file.
+    #[error("{path}: there is no column `{column}`; the file has {found}")]
+    MissingColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What is there.
+        found: String,
+    },
+    /// A column's type cannot play its role.
+    #[error("{path}: column `{column}` is {found}, which cannot be used as {role}; {wanted}")]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// Its type.
+        found: String,
+        /// Its role in the job.
+        role: &'static str,
+        /// What would do.
+        wanted: &'static str,
+    },
+    /// The job asks for something that this source or these transforms cannot do.
+    #[error("column `{column}`: {reason}")]
+    Unsupported {
+        /// The column.
+        column: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A record is so long that something must be wrong with it.
+    #[error(
+        "{path}: the record that starts in line {line} is longer than {limit} bytes; is a quote left open?"
+    )]
+    LongRecord {
+        /// The file.
+        path: PathBuf,
+        /// Its first line, from 1.
+        line: u64,
+        /// The longest record.
+        limit: usize,
+    },
+    /// A compressed or Parquet file is damaged.
+    #[error("{path}: damaged {format} data: {reason}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// `gzip`, `zstd` or `Parquet`.
+        format: &'static str,
+        /// What the decoder says.
+        reason: String,
+    },
+    /// A packed file of ours is damaged.
+    #[error("packed file {path}: block {block} does not match its checksum; delete {} and prepare again", path.parent().unwrap_or(path).display())]
+    CorruptBlock {
+        /// The file.
+        path: PathBuf,
+        /// The block.
+        block: u64,
+    },
+    /// A file of ours is damaged outside its blocks.
+    #[error("file {path} is damaged: {reason}")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// More segments than a run can keep apart.
+    #[error(
+        "column `{column}` has more than {limit} different segments, the last one `{value}`; choose a coarser one"
+    )]
+    TooManySegments {
+        /// The segment column.
+        column: String,
+        /// The limit.
+        limit: usize,
+        /// The value too many.
+        value: String,
+    },
+    /// A vocabulary that does not fit in the memory that `prep` may use.
+    #[error(
+        "column `{column}`: its vocabulary of {ids} ids needs {needed_mib} MiB, prep may use {limit_mib} MiB; \
+         raise `min_count` or `prep_memory_mib`, or hash the column"
+    )]
+    VocabularyTooLarge {
+        /// The column.
+        column: String,
+        /// Ids kept.
+        ids: u64,
+        /// Memory for them.
+        needed_mib: u64,
+        /// The limit.
+        limit_mib: u64,
+    },
+    /// The limit is below what one chunk needs.
+    #[error("prep cannot work in {given_mib} MiB of memory; give it at least {least_mib} MiB")]
+    MemoryTooSmall {
+        /// The limit given.
+        given_mib: u64,
+        /// The least that works.
+        least_mib: u64,
+    },
+    /// This binary was built without Parquet.
+    #[error("{path}: this binary was built without Parquet; build it with `--features parquet`")]
+    NoParquet {
+        /// The first file.
+        path: PathBuf,
+    },
+    /// The synthetic world cannot be built.
+    #[error("the synthetic world cannot be built: {0}")]
+    World(String),
+    /// Rows were asked for that are not there.
+    #[error("rows {start}..{end} were asked for, the split has {rows}")]
+    OutOfRange {
+        /// First position.
+        start: u64,
+        /// One past the last.
+        end: u64,
+        /// Rows there are.
+        rows: u64,
+    },
+    /// The system said no.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Attaches what was tried, and on which file, to an I/O error.
+pub(crate) trait IoContext<T> {
+    fn context(self, action: &'static str, path: &std::path::Path) -> Result<T, DataError>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn context(self, action: &'static str, path: &std::path::Path) -> Result<T, DataError> {
+        self.map_err(|source| DataError::Io { action, path: path.to_path_buf(), source })
+    }
+}
+
+/// A row that cannot be used: where it is, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadRow {
+    /// The file, as the job names it.
+    pub file: String,
+    /// Line of a text file, or row of a Parquet file, from 1.
+    pub line: u64,
+    /// The column, or empty when the row as a whole is wrong.
+    pub column: String,
+    /// The raw value, shortened.
+    pub value: String,
+    /// Why it is bad.
+    pub reason: BadReason,
+}
+
+impl fmt::Display for BadRow {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} line {}", self.file, self.line)?;
+        if !self.column.is_empty() {
+            write!(out, ", column `{}`, value `{}`", self.column, self.value)?;
+        }
+        write!(out, ": {}", self.reason)
+    }
+}
+
+/// Why a row is bad. Rows that are skipped are counted by [`BadReason::name`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadReason {
+    /// Too few or too many columns.
+    ColumnCount {
+        /// In this row.
+        found: u64,
+        /// In the header, or 40 for Criteo.
+        wanted: u64,
+    },
+    /// Bytes that are not text.
+    InvalidUtf8,
+    /// Not a hexadecimal id of eight digits.
+    NotHex,
+    /// Not a number.
+    NotANumber,
+    /// Not an integer.
+    NotAnInteger,
+    /// A NaN or an infinity.
+    NotFinite,
+    /// A label that is not 0 or 1.
+    Label,
+    /// An empty cell where a value is needed.
+    Missing,
+    /// An id that is not a row of its table, and is not hashed.
+    BeyondTable {
+        /// Rows of the table.
+        row_count: u64,
+    },
+    /// Ids and their weights differ in number.
+    WeightCount {
+        /// Ids in the row.
+        ids: u64,
+        /// Weights in the row.
+        weights: u64,
+    },
+    /// A sample weight below zero.
+    NegativeWeight,
+    /// Text after a closing quote, or a quote that never closes.
+    Quotes,
+}
+
+impl BadReason {
+    /// A word for the report's counts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BadReason::ColumnCount { .. } => "column_count",
+            BadReason::InvalidUtf8 => "invalid_utf8",
+            BadReason::NotHex => "not_hex",
+            BadReason::NotANumber => "not_a_number",
+            BadReason::NotAnInteger => "not_an_integer",
+            BadReason::NotFinite => "not_finite",
+            BadReason::Label => "label",
+            BadReason::Missing => "missing",
+            BadReason::BeyondTable { .. } => "beyond_table",
+            BadReason::WeightCount { .. } => "weight_count",
+            BadReason::NegativeWeight => "negative_weight",
+            BadReason::Quotes => "quotes",
+        }
+    }
+}
+
+impl fmt::Display for BadReason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadReason::ColumnCount { found, wanted } if found < wanted => {
+                write!(out, "{found} columns where {wanted} are needed; the line may be cut off")
+            }
+            BadReason::ColumnCount { found, wanted } => {
+                write!(out, "{found} columns where {wanted} are needed")
+            }
+            BadReason::InvalidUtf8 => write!(out, "not valid UTF-8"),
+            BadReason::NotHex => write!(out, "not a hexadecimal id of 1 to 8 digits"),
+            BadReason::NotANumber => write!(out, "not a number"),
+            BadReason::NotAnInteger => write!(out, "not an integer"),
+            BadReason::NotFinite => {
+                write!(out, "not a finite number; leave the cell empty if the value is missing")
+            }
+            BadReason::Label => write!(out, "a label must be 0 or 1, or the job must say `at_least`"),
+            BadReason::Missing => write!(out, "the value is missing"),
+            BadReason::BeyondTable { row_count } => {
+                write!(
+                    out,
+                    "the table has rows 0 to {}; enlarge it or hash the column",
+                    row_count.saturating_sub(1)
+                )
+            }
+            BadReason::WeightCount { ids, weights } => write!(out, "{ids} ids come with {weights} weights"),
+            BadReason::NegativeWeight => write!(out, "a sample weight must not be negative"),
+            BadReason::Quotes => write!(out, "text follows a closing quote, or the quote never closes"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! One block: its own header, then the columns one after another, each padded to eight bytes.
+//!
+//! ```text
+//!   "BLOK" rows bytes checksum | dense [row][column] f32 | labels u8 per task | weight f32 | time i64
+//!   | group u64 | segment u32 | per feature: one-id: rows u32 (, weights f32)
+//!   |                                         list: offsets u32 [rows + 1], rows u32 (, weights f32)
+//! ```
+
+use std::ops::Range;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::BlockEntry;
+use crate::rows::{BagStore, RowBuffer, Schema};
+
+const BLOCK_MAGIC: &[u8; 4] = b"BLOK";
+
+/// Bytes of a block's own header.
+pub(crate) const BLOCK_HEADER_BYTES: usize = 16;
+
+/// Writes the block's header and payload into `out`, which is emptied first.
+pub(crate) fn encode(rows: &RowBuffer, schema: &Schema, out: &mut Vec<u8>) -> BlockEntry {
+    out.clear();
+    out.resize(BLOCK_HEADER_BYTES, 0);
+    push_column(out, &rows.dense);
+    rows.labels.iter().for_each(|column| push_column(out, column));
+    push_column(out, &rows.weights);
+    push_column(out, &rows.times);
+    push_column(out, &rows.groups);
+    push_column(out, &rows.segments);
+    for (bags, feature) in rows.bags.iter().zip(&schema.features) {
+        if feature.bags == BagStore::List {
+            // The leading zero makes every bag a difference of neighbours, also the first.
+            out.extend_from_slice(&0_u32.to_le_bytes());
+            push_column(out, &bags.ends);
+        }
+        push_column(out, &bags.rows);
+        push_column(out, &bags.weights);
+    }
+    let payload = &out[BLOCK_HEADER_BYTES..];
+    let (bytes, checksum) = (payload.len() as u32, crc32c::crc32c(payload));
+    let header: Vec<u8> = [u32::from_le_bytes(*BLOCK_MAGIC), rows.row_count as u32, bytes, checksum]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    out[..BLOCK_HEADER_BYTES].copy_from_slice(&header);
+    BlockEntry { offset: 0, bytes, rows: rows.row_count as u32, checksum }
+}
+
+fn push_column<T: bytemuck::NoUninit>(out: &mut Vec<u8>, values: &[T]) {
+    out.extend_from_slice(cast_slice(values));
+    out.resize(out.len().next_multiple_of(8), 0);
+}
+
+/// Reads a block's own header; `None` when it is not one.
+pub(crate) fn parse_header(header: &[u8; BLOCK_HEADER_BYTES], offset: u64) -> Option<BlockEntry> {
+    let word = |index: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[index * 4 + byte]));
+    (&header[..4] == BLOCK_MAGIC).then(|| BlockEntry {
+        offset,
+        rows: word(1),
+        bytes: word(2),
+        checksum: word(3),
+    })
+}
+
+/// A block in memory; the buffer is reused for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    /// `u64` words, so that every column may be looked at in place.
+    words: Vec<u64>,
+    row_count: usize,
+    dense: Range<usize>,
+    labels: Vec<Range<usize>>,
+    weights: Range<usize>,
+    times: Range<usize>,
+    groups: Range<usize>,
+    segments: Range<usize>,
+    bags: Vec<BagRanges>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct BagRanges {
+    offsets: Range<usize>,
+    rows: Range<usize>,
+    weights: Range<usize>,
+}
+
+impl Block {
+    /// Room for a payload of `bytes` bytes, to be filled before [`Block::find_columns`].
+    pub fn payload_mut(&mut self, bytes: usize) -> &mut [u8] {
+        self.words.resize(bytes.div_ceil(8), 0);
+        &mut cast_slice_mut(&mut self.words)[..bytes]
+    }
+
+    /// Notes where each column lies; false when the payload does not have the schema's shape.
+    pub fn find_columns(&mut self, schema: &Schema, row_count: usize, bytes: usize) -> bool {
+        let mut at = 0;
+        let mut column = |size: usize| {
+            let range = at..at + size;
+            at = range.end.next_multiple_of(8);
+            range
+        };
+        let optional = |there: bool, size: usize| if there { size * row_count } else { 0 };
+        self.row_count = row_count;
+        self.dense = column(4 * row_count * schema.dense.len());
+        self.labels.clear();
+        self.labels.extend(schema.tasks.iter().map(|_| column(row_count)));
+        self.weights = column(optional(schema.sample_weight, 4));
+        self.times = column(optional(schema.time, 8));
+        self.groups = column(optional(schema.group, 8));
+        self.segments = column(optional(schema.segment, 4));
+        self.bags.clear();
+        let payload: &[u8] = &cast_slice(&self.words)[..bytes];
+        for feature in &schema.features {
+            let mut ranges = BagRanges::default();
+            let mut ids = row_count;
+            if feature.bags == BagStore::List {
+                ranges.offsets = column(4 * (row_count + 1));
+                let Some(last) =
+                    payload.get(ranges.offsets.clone()).and_then(|offsets| offsets.last_chunk::<4>())
+                else {
+                    return false;
+                };
+                ids = u32::from_le_bytes(*last) as usize;
+            }
+            ranges.rows = column(4 * ids);
+            ranges.weights = column(if feature.weighted { 4 * ids } else { 0 });
+            self.bags.push(ranges);
+        }
+        at == bytes
+    }
+
+    pub fn dense(&self) -> &[f32] {
+        self.column(&self.dense)
+    }
+
+    pub fn labels(&self, task: usize) -> &[u8] {
+        self.column(&self.labels[task])
+    }
+
+    pub fn weights(&self) -> &[f32] {
+        self.column(&self.weights)
+    }
+
+    pub fn times(&self) -> &[i64] {
+        self.column(&self.times)
+    }
+
+    pub fn groups(&self) -> &[u64] {
+        self.column(&self.groups)
+    }
+
+    pub fn segments(&self) -> &[u32] {
+        self.column(&self.segments)
+    }
+
+    /// `row_count + 1` offsets of a list feature; empty for others.
+    pub fn bag_offsets(&self, feature: usize) -> &[u32] {
+        self.column(&self.bags[feature].offsets)
+    }
+
+    pub fn bag_rows(&self, feature: usize) -> &[u32] {
+        self.column(&self.bags[feature].rows)
+    }
+
+    pub fn bag_weights(&self, feature: usize) -> &[f32] {
+        self.column(&self.bags[feature].weights)
+    }
+
+    fn column<T: bytemuck::AnyBitPattern>(&self, range: &Range<usize>) -> &[T] {
+        let bytes: &[u8] = cast_slice(&self.words);
+        cast_slice(&bytes[range.clone()])
+    }
+
+    /// The block's rows as a buffer that can grow again.
+    pub fn to_rows(&self, schema: &Schema) -> RowBuffer {
+        let mut rows = RowBuffer::new(schema);
+        rows.row_count = self.row_count;
+        rows.dense.extend_from_slice(self.dense());
+        for (task, column) in rows.labels.iter_mut().enumerate() {
+            column.extend_from_slice(self.labels(task));
+        }
+        rows.weights.extend_from_slice(self.weights());
+        rows.times.extend_from_slice(self.times());
+        rows.groups.extend_from_slice(self.groups());
+        rows.segments.extend_from_slice(self.segments());
+        for (feature, bags) in rows.bags.iter_mut().enumerate() {
+            bags.ends.extend(self.bag_offsets(feature).iter().skip(1));
+            bags.rows.extend_from_slice(self.bag_rows(feature));
+            bags.weights.extend_from_slice(self.bag_weights(feature));
+        }
+        rows
+    }
+}

@@ -1,0 +1,189 @@
+//! The last pass: rows into packed files.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use campanile_spec::data::SplitSpec;
+
+use super::{
+    Preparation, SkippedRows,
+    cache::{Manifest, SplitRows},
+    rows_of_shares,
+};
+use crate::{
+    decode::{Decoded, Decoder},
+    error::{DataError, IoContext},
+    packed::{Header, PackedWriter},
+    source::Chunk,
+};
+
+/// The most segments that a run keeps apart.
+pub(crate) const SEGMENTS_MAX: usize = 4096;
+
+pub(super) const SPLIT_FILES: [&str; 3] = ["train.pack", "valid.pack", "test.pack"];
+
+impl Preparation<'_> {
+    /// Writes the packed files and the manifest, all complete.
+    pub(super) fn pack(&mut self, decoder: &Decoder) -> Result<(), DataError> {
+        let mut writers = self.open_writers(decoder)?;
+        let mut segments = Segments::new(&self.journal.segments, self.data.columns.segment.as_deref());
+        let spare = Arc::clone(&self.spare);
+        let mut workers = vec![(); self.workers];
+        let work = |_: &mut (), _: u64, chunk: &Chunk| {
+            let mut decoded = spare.take(decoder);
+            chunk.decode(decoder, &mut decoded);
+            decoded
+        };
+        loop {
+            let more = self.round(decoder, &mut workers, work, |mut decoded| {
+                segments.renumber(&mut decoded)?;
+                for (writer, rows) in writers.iter_mut().zip(&decoded.splits) {
+                    writer.append(rows)?;
+                }
+                Ok(decoded)
+            })?;
+            if !more {
+                break;
+            }
+            self.journal.segments.clone_from(&segments.names);
+            self.suspend(&mut writers)?;
+        }
+        self.finish(writers, segments.names)
+    }
+
+    fn header(&self, decoder: &Decoder) -> Header {
+        Header {
+            block_rows: decoder.schema.block_rows(),
+            schema: decoder.schema.clone(),
+            transforms: decoder.transforms.fingerprint(),
+        }
+    }
+
+    fn open_writers(&self, decoder: &Decoder) -> Result<Vec<PackedWriter>, DataError> {
+        let sequence = self.journal.sequence;
+        let open = |(index, name): (usize, &&str)| {
+            let path = self.dir.join(name);
+            match self.journal.packed.get(index) {
+                None => PackedWriter::create(&path, self.header(decoder)),
+                Some(from) => {
+                    let tail = tail_path(&self.dir, sequence, index);
+                    PackedWriter::resume(&path, &tail, self.header(decoder), from)
+                }
+            }
+        };
+        SPLIT_FILES.iter().enumerate().map(open).collect()
+    }
+
+    /// Makes everything so far survive a crash.
+    fn suspend(&mut self, writers: &mut [PackedWriter]) -> Result<(), DataError> {
+        let last = self.journal.sequence;
+        self.journal.sequence += 1;
+        self.journal.packed = writers
+            .iter_mut()
+            .enumerate()
+            .map(|(index, writer)| writer.suspend(&tail_path(&self.dir, self.journal.sequence, index)))
+            .collect::<Result<_, _>>()?;
+        self.journal.save(&self.dir)?;
+        remove_tails(&self.dir, last)
+    }
+
+    fn finish(&mut self, writers: Vec<PackedWriter>, segments: Vec<String>) -> Result<(), DataError> {
+        let counts: Vec<u64> = writers.iter().map(PackedWriter::row_count).collect();
+        let splits = match self.data.split {
+            SplitSpec::ByRow { valid, test } => {
+                let [train, valid, test] = rows_of_shares(counts[0], valid, test);
+                let starts = [0, train, train + valid];
+                [train, valid, test]
+                    .into_iter()
+                    .zip(starts)
+                    .map(|(rows, start)| SplitRows { file: 0, start, rows })
+                    .collect()
+            }
+            _ => counts
+                .iter()
+                .enumerate()
+                .map(|(file, &rows)| SplitRows { file, start: 0, rows })
+                .collect::<Vec<_>>(),
+        };
+        let pass = &self.journal.pass;
+        if splits[0].rows == 0 {
+            return Err(DataError::NoRows { read: pass.rows_read, skipped: pass.skipped.total });
+        }
+        for (index, writer) in writers.into_iter().enumerate() {
+            if counts[index] > 0 {
+                writer.finish()?;
+            } else {
+                drop(writer);
+                let path = self.dir.join(SPLIT_FILES[index]);
+                fs::remove_file(&path).context("remove", &path)?;
+            }
+        }
+        let skipped: SkippedRows = pass.skipped.clone();
+        Manifest { splits, skipped, segments, rows_read: pass.rows_read }.save(&self.dir)
+    }
+}
+
+fn tail_path(dir: &Path, sequence: u64, index: usize) -> PathBuf {
+    dir.join(format!("{}.tail-{sequence}", SPLIT_FILES[index]))
+}
+
+/// Removes the tails that an older journal named.
+fn remove_tails(dir: &Path, sequence: u64) -> Result<(), DataError> {
+    for index in 0..SPLIT_FILES.len() {
+        let path = tail_path(dir, sequence, index);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).context("remove", &path);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Segments of all chunks, numbered in order of appearance.
+struct Segments {
+    column: String,
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Segments {
+    fn new(names: &[String], column: Option<&str>) -> Segments {
+        Segments {
+            column: column.unwrap_or_default().to_string(),
+            names: names.to_vec(),
+            numbers: names.iter().enumerate().map(|(number, name)| (name.clone(), number as u32)).collect(),
+        }
+    }
+
+    /// From the chunk's own numbers to those of the whole data.
+    fn renumber(&mut self, decoded: &mut Decoded) -> Result<(), DataError> {
+        if decoded.segments.is_empty() {
+            return Ok(());
+        }
+        let mut numbers = Vec::with_capacity(decoded.segments.len());
+        for name in decoded.segments.drain(..) {
+            if let Some(&number) = self.numbers.get(&name) {
+                numbers.push(number);
+                continue;
+            }
+            if self.names.len() == SEGMENTS_MAX {
+                let column = self.column.clone();
+                return Err(DataError::TooManySegments { column, limit: SEGMENTS_MAX, value: name });
+            }
+            let number = self.names.len() as u32;
+            self.numbers.insert(name.clone(), number);
+            self.names.push(name);
+            numbers.push(number);
+        }
+        for rows in &mut decoded.splits {
+            rows.segments.iter_mut().for_each(|segment| *segment = numbers[*segment as usize]);
+        }
+        Ok(())
+    }
+}

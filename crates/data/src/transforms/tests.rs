@@ -1,0 +1,145 @@
+use campanile_spec::data::BagShape;
+use proptest::prelude::*;
+
+use super::*;
+
+fn dense(transforms: Vec<DenseTransform>) -> DenseColumn {
+    DenseColumn { name: "price".into(), missing: 2.0, transforms }
+}
+
+fn sparse(map: IdMap, row_count: u64) -> SparseColumn {
+    SparseColumn { name: "item".into(), shape: BagShape::One, bag_max: 1, map, row_count, weights: None }
+}
+
+fn build(dense: Vec<DenseColumn>, sparse: Vec<SparseColumn>) -> Result<Transforms, DataError> {
+    Transforms::build(IdText::Plain, dense, sparse, Measured::default())
+}
+
+#[test]
+fn dense_steps_apply_in_order() {
+    let clip = DenseTransform::Clip { min: -1.0, max: 1.5 };
+    let transforms = build(vec![dense(vec![DenseTransform::Log1p, clip])], vec![]).unwrap();
+    assert_eq!(transforms.dense(0, Raw::Int(1)), Ok(1_f32.ln_1p()));
+    assert_eq!(transforms.dense(0, Raw::Float(-3.0)), Ok(0.0));
+    assert_eq!(transforms.dense(0, Raw::Text(b"1000000")), Ok(1.5));
+    assert_eq!(transforms.dense(0, Raw::Missing), Ok(2_f32.ln_1p().min(1.5)));
+    assert_eq!(transforms.dense(0, Raw::Float(f64::NAN)), Err(BadReason::NotFinite));
+}
+
+#[test]
+fn standardise_uses_what_was_measured() {
+    let unmeasured =
+        build(vec![dense(vec![DenseTransform::Standardise, DenseTransform::Log1p])], vec![]).unwrap();
+    assert_eq!(unmeasured.standardised(), [0]);
+    assert_eq!(unmeasured.dense(0, Raw::Float(7.5)), Ok(7.5));
+    let standards = vec![Some(Standard { mean: 4.0, deviation: 2.0 })];
+    let measured = unmeasured.with_measured(Measured { standards, vocabularies: vec![] }).unwrap();
+    assert_eq!(measured.dense(0, Raw::Float(8.0)), Ok(2_f32.ln_1p()));
+}
+
+#[test]
+fn a_direct_id_beyond_the_table_is_refused() {
+    let transforms = build(vec![], vec![sparse(IdMap::Direct, 10)]).unwrap();
+    assert_eq!(transforms.row(0, Raw::Text(b"9")), Ok(Some(9)));
+    assert_eq!(transforms.row(0, Raw::Int(10)), Err(BadReason::BeyondTable { row_count: 10 }));
+    assert_eq!(transforms.row(0, Raw::Int(-1)), Err(BadReason::BeyondTable { row_count: 10 }));
+    assert_eq!(transforms.row(0, Raw::Text(b"ten")), Err(BadReason::NotAnInteger));
+    assert_eq!(transforms.row(0, Raw::Missing), Ok(None));
+}
+
+#[test]
+fn buckets_hold_their_lower_boundary() {
+    let transforms =
+        build(vec![], vec![sparse(IdMap::Bucketise { boundaries: vec![0.0, 10.0] }, 3)]).unwrap();
+    let rows = [-1.0, 0.0, 9.9, 10.0, 1e9].map(|value| transforms.row(0, Raw::Float(value)).unwrap());
+    assert_eq!(rows, [Some(0), Some(1), Some(1), Some(2), Some(2)]);
+}
+
+#[test]
+fn salts_tell_columns_apart_and_missing_is_an_id() {
+    let columns = vec![sparse(IdMap::Hash { salt: 1 }, 1 << 20), sparse(IdMap::Hash { salt: 2 }, 1 << 20)];
+    let transforms = build(vec![], columns).unwrap();
+    assert_ne!(transforms.row(0, Raw::Int(5)), transforms.row(1, Raw::Int(5)));
+    assert_eq!(transforms.row(0, Raw::Int(5)), transforms.row(0, Raw::Text(b"5")));
+    assert!(transforms.row(0, Raw::Missing).unwrap().is_some());
+}
+
+#[test]
+fn hashed_rows_are_spread_evenly() {
+    let transforms = build(vec![], vec![sparse(IdMap::Hash { salt: 9 }, 100)]).unwrap();
+    let mut counts = [0_u32; 100];
+    for id in 0..100_000 {
+        counts[transforms.row(0, Raw::Int(id)).unwrap().unwrap() as usize] += 1;
+    }
+    // 1000 expected a row, with a deviation of 31.5: five deviations either way.
+    assert!(counts.iter().all(|count| (842..1158).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn a_job_that_cannot_work_is_refused() {
+    let twice = dense(vec![DenseTransform::Standardise, DenseTransform::Standardise]);
+    let reasons = [
+        build(vec![twice], vec![]),
+        build(vec![dense(vec![DenseTransform::Clip { min: 2.0, max: 1.0 }])], vec![]),
+        build(vec![], vec![sparse(IdMap::Direct, 0)]),
+        build(vec![], vec![sparse(IdMap::Bucketise { boundaries: vec![1.0, 1.0] }, 9)]),
+        build(vec![], vec![sparse(IdMap::Bucketise { boundaries: vec![1.0, 2.0] }, 2)]),
+    ];
+    let reasons: Vec<String> = reasons.into_iter().map(|result| result.unwrap_err().to_string()).collect();
+    expect_test::expect![[r#"
+        column `price`: `standardise` may stand once in a column's transforms
+        column `price`: `clip` needs `min` at or below `max`
+        column `item`: a table of 0 rows cannot be; 1 to 4294967295 can
+        column `item`: the boundaries of `bucketise` must rise
+        column `item`: 3 buckets do not fit in a table of 2 rows"#]]
+    .assert_eq(&reasons.join("\n"));
+}
+
+#[test]
+fn stored_transforms_come_back_and_damage_is_noticed() {
+    let unmeasured = build(
+        vec![dense(vec![DenseTransform::Standardise])],
+        vec![sparse(IdMap::Vocabulary { min_count: 2 }, 5), sparse(IdMap::Hash { salt: 3 }, 7)],
+    )
+    .unwrap();
+    let measured = Measured {
+        standards: vec![Some(Standard { mean: 0.1, deviation: 1.0 / 3.0 })],
+        vocabularies: vec![Vocabulary::new(vec![70, 60, u64::MAX]), None],
+    };
+    let transforms = unmeasured.with_measured(measured).unwrap();
+    let bytes = transforms.to_bytes();
+    let again = Transforms::from_bytes(&bytes, Path::new("t")).unwrap();
+    assert_eq!(again.fingerprint(), transforms.fingerprint());
+    assert_eq!(again.standard(0), transforms.standard(0));
+    assert_eq!([60, 70, 80, -1].map(|id| again.row(0, Raw::Int(id)).unwrap()), [2, 1, 0, 3].map(Some));
+    for place in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[place] ^= 1;
+        assert!(Transforms::from_bytes(&damaged, Path::new("t")).is_err(), "byte {place}");
+    }
+    assert_ne!(unmeasured.fingerprint(), transforms.fingerprint());
+}
+
+use std::path::Path;
+
+proptest! {
+    #[test]
+    fn the_table_of_logarithms_has_the_functions_bits(value in prop_oneof![0_f32..5000.0, -10_f32..1e9]) {
+        let transforms = build(vec![dense(vec![DenseTransform::Log1p])], vec![]).unwrap();
+        for value in [value, value.trunc()] {
+            let want = value.max(0.0).ln_1p();
+            prop_assert_eq!(transforms.dense(0, Raw::Float(f64::from(value))).unwrap().to_bits(), want.to_bits());
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_is_a_map(keys in prop::collection::hash_set(any::<u64>(), 0..200), other: u64) {
+        let keys: Vec<u64> = keys.into_iter().collect();
+        let vocabulary = Vocabulary::new(keys.clone()).unwrap();
+        for (index, &key) in keys.iter().enumerate() {
+            prop_assert_eq!(vocabulary.row(key), index as u32 + 1);
+        }
+        let want = keys.iter().position(|&key| key == other).map_or(0, |index| index as u32 + 1);
+        prop_assert_eq!(vocabulary.row(other), want);
+    }
+}

@@ -1,0 +1,12 @@
+//! Files in, batches out: every source, every split, bad input, kills and memory.
+
+mod bad_input;
+mod corruption;
+mod csv;
+mod fixture;
+mod memory;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod resume;
+mod sources;
+mod splits;
