@@ -7,8 +7,11 @@
 //! The order of all sums is fixed and stated in `kernels`; for `f32` the bits are those of the oracle, at
 //! every level of instructions and however samples are cut into calls.
 
-pub use campanile_kernels::matrix::Store;
-use campanile_kernels::{Isa, gemm::Operands, matrix::Matrix};
+use campanile_kernels::{
+    Isa,
+    gemm::Operands,
+    matrix::{Matrix, Store},
+};
 use campanile_spec::{ModelSpec, NetworkSpec, Precision};
 
 use crate::{
@@ -100,13 +103,21 @@ impl Network {
 
     /// Computes the logits of some samples: [`Workspace::logits`], `[sample][task]`.
     ///
-    /// `parameters` are those of the last [`Network::prepare`].
+    /// `dense` is `[sample][dense_count]`, `pooled` `[sample][pooled_width]` in feature order, and `parameters`
+    /// those of the last [`Network::prepare`].
     ///
     /// # Panics
     /// If a length does not fit, or the workspace is smaller than `samples`.
-    pub fn forward(&self, workspace: &mut Workspace, parameters: &[f32], inputs: Inputs<'_>) {
+    pub fn forward(
+        &self,
+        workspace: &mut Workspace,
+        parameters: &[f32],
+        samples: usize,
+        dense: &[f32],
+        pooled: &[f32],
+    ) {
         assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
-        let (samples, (dense, pooled)) = (inputs.samples, self.matrices(inputs));
+        let (dense, pooled) = self.matrices(Inputs { samples, dense, pooled });
         let (values, scratch) = workspace.forward(samples, dense, pooled);
         let mut pass = Forward { isa: self.isa, parameters, values, scratch };
         for layer in &self.layers {
@@ -114,12 +125,12 @@ impl Network {
         }
     }
 
-    /// Goes back over the samples of the last forward pass: stores the gradients of all weights and those of
-    /// the pooled vectors.
+    /// Goes back over the samples of the last forward pass, from the gradient of their logits: adds the
+    /// gradients of all weights, and writes those of the pooled vectors.
     ///
-    /// Each weight's sum over the samples starts at zero and is stored or added once. So one call with
-    /// [`Store::Replace`] and one with [`Store::Add`], for two neighbouring grains and the same gradient, give
-    /// the node above them in the tree of grains.
+    /// Each weight's sum over the samples starts at zero and is added once. So one call of
+    /// [`Network::backward_anew`] and one of this, for two neighbouring grains and the same gradient, give the
+    /// node above them in the tree of grains.
     ///
     /// # Panics
     /// If a length does not fit, or there are more than [`BACKWARD_SAMPLES_MAX`] samples.
@@ -130,27 +141,52 @@ impl Network {
         logits: &[f32],
         outputs: Outputs<'_>,
     ) {
-        let samples = inputs.samples;
+        self.backward_storing(Store::Add, workspace, inputs, logits, outputs);
+    }
+
+    /// As [`Network::backward`] onto a gradient of zeros, but the gradient may hold anything: this spares
+    /// zeroing and reading a vector as long as all weights.
+    ///
+    /// # Panics
+    /// As [`Network::backward`].
+    pub fn backward_anew(
+        &self,
+        workspace: &mut Workspace,
+        inputs: Inputs<'_>,
+        logits: &[f32],
+        outputs: Outputs<'_>,
+    ) {
+        self.backward_storing(Store::Replace, workspace, inputs, logits, outputs);
+    }
+
+    fn backward_storing(
+        &self,
+        store: Store,
+        workspace: &mut Workspace,
+        inputs: Inputs<'_>,
+        logits: &[f32],
+        outputs: Outputs<'_>,
+    ) {
+        let (samples, width) = (inputs.samples, self.task_count);
         assert!(samples <= BACKWARD_SAMPLES_MAX, "{samples} samples in one backward pass");
-        assert_eq!(logits.len(), samples * self.task_count, "length of the logits' gradient");
+        assert_eq!(logits.len(), samples * width, "length of the logits' gradient");
         assert_eq!(outputs.gradient.len(), self.parameter_count(), "length of the gradient");
         assert_eq!(outputs.pooled.len(), samples * self.pooled_width, "length of the pooled gradient");
         if samples == 0 {
-            if outputs.store == Store::Replace {
+            if store == Store::Replace {
                 outputs.gradient.fill(0.0);
             }
             return;
         }
         let (dense, pooled) = self.matrices(inputs);
         let (values, mut gradients, scratch) = workspace.backward(samples, dense, pooled, outputs.pooled);
-        let width = self.task_count;
         gradients.write(
             Place { source: Source::Buffer(self.shape.logits), start: 0, width },
             |_, mut place| {
                 (0..samples).for_each(|n| place.row(n).copy_from_slice(&logits[n * width..][..width]));
             },
         );
-        let Outputs { gradient, store, .. } = outputs;
+        let gradient = outputs.gradient;
         let mut pass = Backward { isa: self.isa, values, gradients, gradient, store, scratch };
         for layer in self.layers.iter().rev() {
             layer.backward(&mut pass);
@@ -176,7 +212,7 @@ impl Network {
     }
 }
 
-/// The samples of a pass; those of a backward pass are those of the forward pass before it.
+/// The samples of a backward pass: those of the forward pass before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     /// How many samples.
@@ -192,8 +228,6 @@ pub struct Inputs<'a> {
 pub struct Outputs<'a> {
     /// The flat gradient.
     pub gradient: &'a mut [f32],
-    /// Whether the sums over the samples are added to `gradient` or replace whatever it holds.
-    pub store: Store,
     /// The gradient of the pooled vectors `[sample][pooled_width]`, overwritten.
     pub pooled: &'a mut [f32],
 }

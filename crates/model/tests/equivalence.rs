@@ -8,7 +8,7 @@ use campanile_kernels::Isa;
 use campanile_model::{
     Network,
     loss::{self, Labels, TaskLoss},
-    network::{Inputs, Outputs, Store},
+    network::{Inputs, Outputs},
     optimizer::{self, Update},
 };
 use campanile_oracle::{Oracle, Step};
@@ -56,7 +56,7 @@ fn pass(
             dense: &batch.dense[cut(spec.dense_count)],
             pooled: &pooled[cut(pooled_width)],
         };
-        network.forward(&mut workspace, weights, inputs);
+        network.forward(&mut workspace, weights, inputs.samples, inputs.dense, inputs.pooled);
         let logits = workspace.logits(range.len()).to_vec();
         let mut logit_gradient = vec![f32::NAN; logits.len()];
         let scale = 1.0 / samples as f64;
@@ -72,9 +72,12 @@ fn pass(
             pairs.push(vec![f32::NAN; network.parameter_count()]);
         }
         let gradient = pairs.last_mut().expect("a pair has begun");
-        let store = if grain.is_multiple_of(2) { Store::Replace } else { Store::Add };
-        let outputs = Outputs { gradient, store, pooled: &mut all.pooled_gradient[cut(pooled_width)] };
-        network.backward(&mut workspace, inputs, &logit_gradient, outputs);
+        let outputs = Outputs { gradient, pooled: &mut all.pooled_gradient[cut(pooled_width)] };
+        if grain.is_multiple_of(2) {
+            network.backward_anew(&mut workspace, inputs, &logit_gradient, outputs);
+        } else {
+            network.backward(&mut workspace, inputs, &logit_gradient, outputs);
+        }
         all.logits.extend(logits);
     }
     all.gradient = tree(pairs);
@@ -247,11 +250,11 @@ fn logits_do_not_depend_on_the_number_of_samples() {
         built.prepare(&weights);
         let mut workspace = built.workspace(64);
         let (dense, pooled) = (world::values(5 * 64, 1), world::values(41 * 64, 2));
-        built.forward(&mut workspace, &weights, Inputs { samples: 64, dense: &dense, pooled: &pooled });
+        built.forward(&mut workspace, &weights, 64, &dense, &pooled);
         let all = workspace.logits(64).to_vec();
         for samples in [1, 2, 5, 7, 13, 16, 31] {
-            let inputs = Inputs { samples, dense: &dense[..5 * samples], pooled: &pooled[..41 * samples] };
-            built.forward(&mut workspace, &weights, inputs);
+            let (dense, pooled) = (&dense[..5 * samples], &pooled[..41 * samples]);
+            built.forward(&mut workspace, &weights, samples, dense, pooled);
             assert_eq!(workspace.logits(samples), &all[..2 * samples], "{samples} samples, {precision:?}");
         }
     }
