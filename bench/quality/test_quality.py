@@ -130,7 +130,7 @@ class TorchTest(unittest.TestCase):
         torch.testing.assert_close(rows.weight[1].detach(), before[1])
 
     def test_every_network_learns(self):
-        dataset = cut("tiny", samples(2500))
+        dataset = cut("tiny", samples(4000))
         for architecture in ARCHITECTURES:
             for structure, rank in (("stacked", None), ("parallel", 3)):
                 settings = replace(SETTING, structure=structure, cross_rank=rank)
