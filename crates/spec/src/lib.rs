@@ -9,12 +9,14 @@ pub mod data;
 pub mod grain;
 pub mod model;
 pub mod optimizer;
+pub mod plan;
 pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};
 pub use grain::Grains;
 pub use model::{
-    CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit,
-    TableId, TableSpec, TaskSpec,
+    CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat,
+    RowInit, TableId, TableSpec, TaskSpec,
 };
 pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};
+pub use plan::{Placement, Plan};
