@@ -42,11 +42,11 @@ pub struct EventFile {
 
 impl EventFile {
     /// Opens the event file of a run in `directory`, which is made if need be; a new file begins with its version,
-    /// an old one is cut back to the events before `first_step`, and so are a torn or unreadable end.
+    /// an old one loses the events of steps after `steps_done`, and a torn or unreadable end.
     ///
     /// # Errors
     /// When the directory or the file cannot be made, read or cut.
-    pub fn open(directory: &Path, wall_seconds: f64, first_step: u64) -> Result<EventFile, EventFileError> {
+    pub fn open(directory: &Path, wall_seconds: f64, steps_done: u64) -> Result<EventFile, EventFileError> {
         let path = directory.join(FILE_NAME);
         let failed = |action| {
             let path = path.clone();
@@ -55,7 +55,7 @@ impl EventFile {
         fs::create_dir_all(directory).map_err(failed("make the directory"))?;
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = options.map_err(failed("open"))?;
-        let kept = bytes_before(&mut BufReader::new(&file), first_step).map_err(failed("read"))?;
+        let kept = bytes_up_to(&mut BufReader::new(&file), steps_done).map_err(failed("read"))?;
         file.set_len(kept).map_err(failed("cut back"))?;
         file.seek(SeekFrom::Start(kept)).map_err(failed("seek"))?;
         let mut events = EventFile { path: path.clone(), file: BufWriter::new(file) };
@@ -123,11 +123,11 @@ fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// How many bytes of a file are whole records of events before `first_step`.
-fn bytes_before(file: &mut impl Read, first_step: u64) -> io::Result<u64> {
+/// How many bytes of a file are whole records of events that are no later than `steps_done`.
+fn bytes_up_to(file: &mut impl Read, steps_done: u64) -> io::Result<u64> {
     let mut kept = 0;
     while let Some(data) = read_record(file)? {
-        if step_of(&data) >= first_step && kept > 0 {
+        if step_of(&data) > steps_done {
             break;
         }
         kept += data.len() as u64 + 16;
@@ -215,9 +215,10 @@ impl Message {
 mod tests {
     use super::*;
 
+    /// Runs from `steps.start` steps done to `steps.end`.
     fn write(directory: &Path, steps: std::ops::Range<u64>) {
         let mut events = EventFile::open(directory, 1.5, steps.start).unwrap();
-        for step in steps {
+        for step in steps.start + 1..=steps.end {
             events.scalars(step, step as f64, &[("train/ne", 0.5), ("a", step as f64)]).unwrap();
         }
         events.flush().unwrap();
