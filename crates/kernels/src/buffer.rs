@@ -24,6 +24,20 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
     }
 
+    /// `count` words to write, instead of floats.
+    pub(crate) fn word_room(&mut self, count: usize) -> &mut [u32] {
+        let floats = self.room(count);
+        // SAFETY: floats and words have the same size and alignment, and any bits are valid for both.
+        unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len()) }
+    }
+
+    /// What [`Buffer::floats`] gives, as words.
+    pub(crate) fn words(&self) -> &[u32] {
+        let floats = self.floats();
+        // SAFETY: as in `word_room`.
+        unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len()) }
+    }
+
     /// All floats that were ever asked for, rounded up to whole lines.
     pub(crate) fn floats(&self) -> &[f32] {
         // SAFETY: as in `room`.
@@ -46,5 +60,7 @@ mod tests {
         }
         buffer.room(3);
         assert_eq!(buffer.floats()[99], 100.0);
+        buffer.word_room(2)[1] = 1f32.to_bits();
+        assert_eq!((buffer.floats()[1], buffer.words()[99]), (1.0, 100f32.to_bits()));
     }
 }

@@ -8,6 +8,8 @@
 //! depend neither on the number of rows in a call, nor on tiles and caches, nor on the level of instructions. With
 //! [`Operands::Bf16`] both factors are first rounded to bfloat16 and the same holds, except on AMX (see `amx`).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub(crate) mod cuts;
 pub(crate) mod pack;
 mod panels;
@@ -15,8 +17,8 @@ pub(crate) mod product;
 pub(crate) mod scalar;
 pub(crate) mod tile;
 
-use crate::Isa;
 use crate::buffer::Buffer;
+use crate::isa::Isa;
 use crate::matrix::{Matrix, MatrixMut, Store};
 use panels::Panels;
 
@@ -86,6 +88,26 @@ enum Weights {
     Plain(Vec<f32>),
     /// In panels, for the tile loops.
     Panels(Panels),
+    /// In bfloat16 tiles, for AMX.
+    #[cfg(target_arch = "x86_64")]
+    Tiles(amx::layer::Tiles),
+}
+
+impl Weights {
+    /// Narrow layers gain nothing from tiles of 32 terms by 32 columns.
+    const TILES_MIN: usize = 32;
+
+    fn new(isa: Isa, operands: Operands, inputs: usize, outputs: usize) -> Weights {
+        let Some(panels) = Panels::new(isa, operands) else { return Weights::Plain(Vec::new()) };
+        #[cfg(target_arch = "x86_64")]
+        if operands == Operands::Bf16
+            && inputs.min(outputs) >= Weights::TILES_MIN
+            && let Some(tiles) = amx::layer::Tiles::at(isa, &panels, inputs, outputs)
+        {
+            return Weights::Tiles(tiles);
+        }
+        Weights::Panels(panels)
+    }
 }
 
 impl Linear {
@@ -96,7 +118,7 @@ impl Linear {
     /// If there are no inputs or no outputs.
     pub fn new(isa: Isa, operands: Operands, inputs: usize, outputs: usize) -> Linear {
         assert!(inputs > 0 && outputs > 0, "a layer from {inputs} inputs to {outputs} outputs");
-        let weights = Panels::new(isa, operands).map_or(Weights::Plain(Vec::new()), Weights::Panels);
+        let weights = Weights::new(isa, operands, inputs, outputs);
         Linear { operands, inputs, outputs, packed: false, weights }
     }
 
@@ -130,6 +152,8 @@ impl Linear {
                 plain.extend(weights.iter().map(|weight| self.operands.round(*weight)));
             }
             Weights::Panels(panels) => panels.pack(Matrix::contiguous(weights, self.inputs)),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Tiles(tiles) => tiles.pack(Matrix::contiguous(weights, self.inputs)),
         }
     }
 
@@ -157,6 +181,8 @@ impl Linear {
                 scalar::forward(x, w, bias, activation, y);
             }
             Weights::Panels(panels) => panels.forward(scratch, x, bias, activation, y),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Tiles(tiles) => tiles.forward(scratch, x, bias, activation, y),
         }
     }
 
@@ -190,6 +216,8 @@ impl Linear {
                 scalar::backward_data(dy, w, mask, store, dx);
             }
             Weights::Panels(panels) => panels.backward_data(scratch, dy, mask, store, dx),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Tiles(tiles) => tiles.backward_data(scratch, dy, mask, store, dx),
         }
     }
 
@@ -253,6 +281,8 @@ impl Linear {
                 scalar::backward_weights(dy, x, store, dw);
             }
             Weights::Panels(panels) => panels.backward_weights(scratch, dy, x, store, dw, db),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Tiles(tiles) => tiles.backward_weights(scratch, dy, x, store, dw, db),
         }
     }
 
@@ -276,6 +306,26 @@ impl Linear {
         }
     }
 }
+
+/// Whether AMX multiplies as it is documented to: one small product against plain sums. Asked once a process,
+/// before any layer uses it, because a hypervisor may promise what it does not deliver.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn tiles_work() -> bool {
+    amx::instructions_work()
+}
+
+/// See [`crate::peak::bf16_multiply_adds`].
+pub(crate) fn tile_products(isa: Isa, rounds: usize) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if isa.level() == crate::isa::Level::Amx {
+        return Some(amx::near_products(rounds));
+    }
+    let _ = (isa, rounds);
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use amx::error_bound;
 
 /// The nearest bfloat16, ties to even, as `f32`. NaN stays NaN.
 pub fn round_to_bf16(value: f32) -> f32 {

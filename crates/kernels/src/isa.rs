@@ -1,5 +1,8 @@
 //! Which instructions this processor has: the proof that a faster level may be called.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+
 /// A level of vector instructions. Only [`Isa::all`] and [`Isa::detect`] make one, and they ask the
 /// processor first, so holding a value is the proof that its instructions run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +67,9 @@ fn best_level() -> Level {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
-    if avx512 {
+    if avx512 && amx::granted() && crate::gemm::tiles_work() {
+        Level::Amx
+    } else if avx512 {
         Level::Avx512
     } else if avx2 {
         Level::Avx2

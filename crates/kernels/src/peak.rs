@@ -21,6 +21,12 @@ pub fn multiply_adds(isa: Isa, rounds: usize) -> f64 {
     }
 }
 
+/// The same for bfloat16 operands: on AMX a product of tiles that never leave the nearest cache, elsewhere the
+/// multiply-adds in `f32` that do the work there.
+pub fn bf16_multiply_adds(isa: Isa, rounds: usize) -> f64 {
+    crate::gemm::tile_products(isa, rounds).unwrap_or_else(|| multiply_adds(isa, rounds))
+}
+
 /// Twelve chains hide the latency of two pipes of four cycles, with room to spare.
 const CHAINS: usize = 12;
 
@@ -85,6 +91,7 @@ mod tests {
                 Level::Avx512 | Level::Amx => 16.0,
             };
             assert_eq!(multiply_adds(isa, 100), 2400.0 * lanes);
+            assert!(bf16_multiply_adds(isa, 100) >= 2400.0 * lanes);
         }
     }
 }

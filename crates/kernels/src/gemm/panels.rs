@@ -29,6 +29,11 @@ impl Panels {
         Some(Panels { loops, operands, forward: Buffer::default(), backward: Buffer::default() })
     }
 
+    /// The loops whose level this proves.
+    pub(super) fn loops(&self) -> &'static TileLoops {
+        self.loops
+    }
+
     /// Packs `[outputs][inputs]` for both directions.
     pub(super) fn pack(&mut self, weights: Matrix<'_>) {
         let (outputs, inputs) = (weights.rows(), weights.columns());
@@ -83,6 +88,9 @@ impl Panels {
         dw: &mut [f32],
         db: Option<&mut [f32]>,
     ) {
+        if let Some(db) = db {
+            self.backward_bias(dy, store, db);
+        }
         let (samples, outputs, inputs) = (dy.rows(), dy.columns(), x.columns());
         let tiles = self.loops.tiles(self.operands, outputs);
         let panels = self.loops.panels(self.operands, inputs);
@@ -90,14 +98,17 @@ impl Panels {
         let right = scratch.right.room(packed_floats(panels, samples));
         // SAFETY: `Panels::new` checked the level.
         unsafe {
-            if let Some(db) = db {
-                (self.loops.pack.column_sums)(dy, store, db);
-            }
             (self.loops.pack.from_rows)(tiles, dy, left);
             (self.loops.pack.from_rows)(panels, x, right);
             let left = Left::Packed { data: left, rows: outputs, depth: samples };
             multiply(self.loops, left, right, Ending::plain(store), MatrixMut::contiguous(dw, inputs));
         }
+    }
+
+    /// The gradient of the bias.
+    pub(super) fn backward_bias(&self, dy: Matrix<'_>, store: Store, db: &mut [f32]) {
+        // SAFETY: `Panels::new` checked the level.
+        unsafe { (self.loops.pack.column_sums)(dy, store, db) }
     }
 
     /// `x` as the products see it.

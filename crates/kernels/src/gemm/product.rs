@@ -61,6 +61,15 @@ impl Ending<'_> {
     pub(crate) fn plain(store: Store) -> Self {
         Ending { store, bias: None, relu: false, mask: None }
     }
+
+    /// The same for the tile whose first element is at this row and column.
+    pub(crate) fn finish(&self, row: usize, column: usize) -> Finish {
+        let bias = self.bias.map_or(std::ptr::null(), |bias| bias[column..].as_ptr());
+        let (mask, mask_stride) = self.mask.map_or((std::ptr::null(), 0), |mask| {
+            (mask.as_ptr().wrapping_add(row * mask.stride() + column), mask.stride())
+        });
+        Finish { add: self.store == Store::Add, bias, relu: self.relu, mask, mask_stride }
+    }
 }
 
 /// `c = a b`, and what `ending` adds to that. `right` is packed in panels.
@@ -209,10 +218,6 @@ impl Walk<'_> {
         if terms.start + terms.length < depth {
             return Finish { add, ..Finish::STORE };
         }
-        let bias = self.ending.bias.map_or(std::ptr::null(), |bias| bias[column..].as_ptr());
-        let (mask, mask_stride) = self.ending.mask.map_or((std::ptr::null(), 0), |mask| {
-            (mask.as_ptr().wrapping_add(row * mask.stride() + column), mask.stride())
-        });
-        Finish { add, bias, relu: self.ending.relu, mask, mask_stride }
+        Finish { add, ..self.ending.finish(row, column) }
     }
 }

@@ -19,7 +19,9 @@
 use super::Operands;
 use super::cuts::Cuts;
 use super::pack::{self, Layout, PackLoops};
+use super::product::Ending;
 use crate::isa::{Isa, Level};
+use crate::matrix::MatrixMut;
 use crate::simd::Vector;
 
 /// A run of equal tiles, along the rows or along the columns of the result. Pointers, because tiles of one matrix
@@ -73,14 +75,21 @@ impl Finish {
     /// The sums replace what is there.
     pub(crate) const STORE: Finish =
         Finish { add: false, bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0 };
+}
 
+impl Tiles {
+    /// Moves on to the next tile.
     #[inline(always)]
-    fn advance(&mut self, step: Step) {
-        if !self.bias.is_null() {
-            self.bias = self.bias.wrapping_add(step.columns);
+    fn advance(&mut self) {
+        self.a = self.a.wrapping_add(self.step.a);
+        self.b = self.b.wrapping_add(self.step.b);
+        self.c = self.c.wrapping_add(self.step.c);
+        self.columns = self.columns.wrapping_sub(self.step.columns);
+        if !self.finish.bias.is_null() {
+            self.finish.bias = self.finish.bias.wrapping_add(self.step.columns);
         }
-        if !self.mask.is_null() {
-            self.mask = self.mask.wrapping_add(step.mask);
+        if !self.finish.mask.is_null() {
+            self.finish.mask = self.finish.mask.wrapping_add(self.step.mask);
         }
     }
 }
@@ -102,6 +111,8 @@ pub(crate) struct TileLoops {
     pub in_place: &'static [&'static [TileLoop]],
     pub packed: &'static [&'static [TileLoop]],
     pub pack: &'static PackLoops,
+    /// Stores one row of sums that lies at `b`, this many registers long.
+    pub finish_row: unsafe fn(&Tiles, usize),
 }
 
 /// The tile loops of a level; the plain level has none. An [`Isa`] proves that the processor can run them.
@@ -162,11 +173,7 @@ unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(t
                 finish::<V, MR, NV, false>(&now, sums);
             }
         }
-        now.a = now.a.wrapping_add(now.step.a);
-        now.b = now.b.wrapping_add(now.step.b);
-        now.c = now.c.wrapping_add(now.step.c);
-        now.columns = now.columns.wrapping_sub(now.step.columns);
-        now.finish.advance(now.step);
+        now.advance();
     }
 }
 
@@ -256,6 +263,70 @@ fn each<V: Vector, const MR: usize, const NV: usize>(
     }
 }
 
+/// Stores a row of sums from memory, one register at a time.
+///
+/// # Safety
+///
+/// As for [`TileLoop`], and `b` is good for `registers` registers.
+#[inline(always)]
+unsafe fn stored_row<V: Vector>(tiles: &Tiles, registers: usize) {
+    let mut now = *tiles;
+    now.step = Step { b: V::LANES, c: V::LANES, mask: V::LANES, columns: V::LANES, a: 0 };
+    for _ in 0..registers.min(tiles.columns.div_ceil(V::LANES)) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let sums = [[V::load(now.b)]];
+            if now.columns >= V::LANES {
+                finish::<V, 1, 1, true>(&now, sums);
+            } else {
+                finish::<V, 1, 1, false>(&now, sums);
+            }
+        }
+        now.advance();
+    }
+}
+
+/// Stores the sums of a window of the result, which lie in memory: `sums` has rows `sums_stride` apart, the window
+/// begins at `place` (row, column) and ends where the sums or the result end.
+///
+/// # Safety
+///
+/// The processor has the instructions of `loops`.
+pub(crate) unsafe fn finish_words(
+    loops: &TileLoops,
+    sums: &[f32],
+    sums_stride: usize,
+    ending: Ending<'_>,
+    (row, column): (usize, usize),
+    c: &mut MatrixMut<'_>,
+) {
+    let columns = c.columns() - column;
+    let finish = ending.finish(row, column);
+    for i in 0..(sums.len() / sums_stride).min(c.rows() - row) {
+        let to = &mut c.row(row + i)[column..];
+        let mut finish = finish;
+        finish.mask = if finish.mask.is_null() {
+            finish.mask
+        } else {
+            finish.mask.wrapping_add(i * finish.mask_stride)
+        };
+        let tiles = Tiles {
+            count: 1,
+            step: Step::default(),
+            depth: 0,
+            a: std::ptr::null(),
+            a_stride: 0,
+            b: sums[i * sums_stride..][..sums_stride].as_ptr(),
+            c: to.as_mut_ptr(),
+            c_stride: 0,
+            columns,
+            finish,
+        };
+        // SAFETY: the sums have whole registers, the row has `columns` floats, and the caller has the level.
+        unsafe { (loops.finish_row)(&tiles, sums_stride / loops.lanes) };
+    }
+}
+
 macro_rules! tile_loops {
     ($name:ident, $vector:ty, $features:literal, rows $rows:literal: $($mr:literal)*, registers $registers:literal: $($nv:literal)*) => {
         pub(crate) mod $name {
@@ -273,6 +344,12 @@ macro_rules! tile_loops {
                 unsafe { run::<$vector, MR, NV, true>(tiles) }
             }
 
+            #[target_feature(enable = $features)]
+            unsafe fn finish_row(tiles: &Tiles, registers: usize) {
+                // SAFETY: this function has the features, and hands its contract on.
+                unsafe { stored_row::<$vector>(tiles, registers) }
+            }
+
             tile_loops!(@table $name, $vector, $rows, $registers, [$($mr)*] $($nv)*);
         }
     };
@@ -284,6 +361,7 @@ macro_rules! tile_loops {
             in_place: &[$(tile_loops!(@row in_place $nv $mrs)),*],
             packed: &[$(tile_loops!(@row packed $nv $mrs)),*],
             pack: &pack::$name::LOOPS,
+            finish_row,
         };
     };
     (@row $function:ident $nv:literal [$($mr:literal)*]) => { &[$($function::<$mr, $nv>),*] };
