@@ -138,12 +138,8 @@ fn check_process(process: &Process, grains: usize, kind: DataKind, split: &Split
     let files = &process.data;
     let given = [("train", &files.train), ("valid", &files.valid), ("test", &files.test)];
     for (key, files) in given {
-        for (index, file) in files.iter().enumerate().filter(|(_, file)| file.is_empty()) {
-            return Err(Problem::value(
-                &format!("process.data.{key}[{index}]"),
-                format!("{file:?}"),
-                "name a file",
-            ));
+        if let Some(index) = files.iter().position(String::is_empty) {
+            return Err(Problem::value(&format!("process.data.{key}[{index}]"), "\"\"", "name a file"));
         }
         if !files.is_empty() && kind == DataKind::Synthetic {
             let advice = "a synthetic world needs no files; leave it out";

@@ -99,9 +99,12 @@ impl At {
     }
 }
 
-/// An error whose place is not yet turned into a line.
+/// An error whose place is not yet turned into a line; boxed, for it travels in every `Result` of the checks.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct Problem(Box<Unplaced>);
+
+#[derive(Debug)]
+struct Unplaced {
     place: Place,
     error: JobError,
 }
@@ -115,7 +118,7 @@ enum Place {
 impl Problem {
     /// A problem at a span of the text.
     pub(crate) fn at(span: Range<usize>, error: JobError) -> Problem {
-        Problem { place: Place::Span(span), error }
+        Problem(Box::new(Unplaced { place: Place::Span(span), error }))
     }
 
     /// A value found wrong after reading: `path` is the key's, such as `run.data.sparse[2].rows`.
@@ -123,24 +126,24 @@ impl Problem {
         let (section, key) = split_path(path);
         let (value, advice) = (value.to_string(), advice.into());
         let error = JobError::BadValue { at: At::default(), key, section, value, advice };
-        Problem { place: Place::Path(path.to_owned()), error }
+        Problem(Box::new(Unplaced { place: Place::Path(path.to_owned()), error }))
     }
 
     /// A key that is needed because of other keys.
     pub(crate) fn missing(path: &str, meaning: impl Into<String>) -> Problem {
         let (section, key) = split_path(path);
         let error = JobError::MissingKey { at: At::default(), key, section, meaning: meaning.into() };
-        Problem { place: Place::Path(path.to_owned()), error }
+        Problem(Box::new(Unplaced { place: Place::Path(path.to_owned()), error }))
     }
 
     /// The error, with its place in `text`.
     pub(crate) fn locate(self, text: &str, document: &Spanned<DeTable<'_>>) -> JobError {
-        let span = match &self.place {
+        let Unplaced { place, mut error } = *self.0;
+        let span = match &place {
             Place::Span(span) => Some(span.clone()),
             Place::Path(path) => find(document.get_ref(), path),
         };
         let place = span.map_or_else(At::default, |span| At::of(text, span.start));
-        let mut error = self.error;
         match &mut error {
             JobError::Syntax { at, .. }
             | JobError::UnknownKey { at, .. }
@@ -165,6 +168,9 @@ pub(crate) fn section_label(path: &str) -> String {
     if path.is_empty() {
         return "the job".to_owned();
     }
+    if let Some((list, inside)) = path.rsplit_once("].") {
+        return format!("`{inside}` of {}", section_label(&format!("{list}]")));
+    }
     if let Some((list, index)) = path.strip_suffix(']').and_then(|path| path.rsplit_once('[')) {
         let number = index.parse::<usize>().map_or(0, |index| index + 1);
         return format!("[[{list}]] number {number}");
@@ -183,7 +189,7 @@ fn find(document: &DeTable<'_>, path: &str) -> Option<Range<usize>> {
         };
         let Some((_, mut value)) = table.iter().find(|(key, _)| key.get_ref() == name) else { break };
         if let (Some(index), DeValue::Array(list)) = (index, value.get_ref()) {
-            let Some(element) = list.iter().nth(index) else { break };
+            let Some(element) = list.get(index) else { break };
             value = element;
         }
         found = Some(value.span());

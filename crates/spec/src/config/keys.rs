@@ -84,6 +84,8 @@ pub(crate) enum Form {
     Plain(&'static str),
     /// A list of it.
     List(Box<Form>),
+    /// It, or a list with one for every feature.
+    PerFeature(Box<Form>),
     /// It, or nothing.
     Optional(Box<Form>),
     /// One of several words.
@@ -367,23 +369,23 @@ macro_rules! section {
 
         impl $crate::config::keys::Value for $Name {
             fn form() -> $crate::config::keys::Form {
-                #[allow(unused_mut)]
-                let mut keys: Vec<$crate::config::keys::Key> = Vec::new();
-                $(
-                    keys.push($crate::config::keys::Key {
-                        name: "kind",
-                        docs: "Which of the kinds below; their keys stand in this section.",
-                        form: <$Flat as $crate::config::keys::Value>::form(),
-                        default: None,
-                    });
-                )?
-                $(
-                    keys.push($crate::config::keys::Key::new::<$Type>(
-                        stringify!($key),
-                        concat!("" $(, $key_doc, "\n")*),
-                        $crate::config::keys::default_of!($Type $(, $default)?),
-                    ));
-                )*
+                let keys = vec![
+                    $(
+                        $crate::config::keys::Key {
+                            name: "kind",
+                            docs: "Which of the kinds below; their keys stand in this section.",
+                            form: <$Flat as $crate::config::keys::Value>::form(),
+                            default: None,
+                        },
+                    )?
+                    $(
+                        $crate::config::keys::Key::new::<$Type>(
+                            stringify!($key),
+                            concat!("" $(, $key_doc, "\n")*),
+                            $crate::config::keys::default_of!($Type $(, $default)?),
+                        ),
+                    )*
+                ];
                 $crate::config::keys::Form::Section { docs: concat!("" $(, $doc, "\n")*), keys }
             }
 

@@ -261,7 +261,7 @@ impl Value for CrossRank {
 
 impl<T: Value> Value for PerFeature<T> {
     fn form() -> Form {
-        T::form()
+        Form::PerFeature(Box::new(T::form()))
     }
 
     fn read(given: &Given<'_>) -> Result<PerFeature<T>, Problem> {

@@ -8,7 +8,7 @@ use crate::{
         SparseColumn, SplitSpec,
     },
     model::{Pooling, TaskSpec},
-    world::View,
+    world::{View, WorldError},
 };
 
 /// Ids kept of a list cell when the job does not say.
@@ -81,7 +81,7 @@ pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
 fn source(data: &RawData) -> Result<SourceSpec, Problem> {
     if let Some(delimiter) = data.delimiter.filter(|_| data.kind != DataKind::Csv) {
         let advice = "it has a meaning for kind = \"csv\" only; leave it out";
-        return Err(Problem::value("run.data.delimiter", format!("{delimiter:?}"), advice));
+        return Err(Problem::value("run.data.delimiter", format!("\"{delimiter}\""), advice));
     }
     if data.world.is_some() && data.kind != DataKind::Synthetic {
         let advice = "it has a meaning for kind = \"synthetic\" only; leave it out";
@@ -90,15 +90,23 @@ fn source(data: &RawData) -> Result<SourceSpec, Problem> {
     Ok(match data.kind {
         DataKind::Synthetic => {
             let world = data.world.clone().unwrap_or_default();
-            world
-                .check()
-                .map_err(|error| Problem::value("run.data.world", "not possible", error.to_string()))?;
+            world.check().map_err(world_problem)?;
             SourceSpec::Synthetic(world)
         }
         DataKind::Criteo => SourceSpec::CriteoTsv,
         DataKind::Csv => SourceSpec::Csv { delimiter: data.delimiter.unwrap_or(',') },
         DataKind::Parquet => SourceSpec::Parquet,
     })
+}
+
+/// The world's own complaint, at its key.
+fn world_problem(error: WorldError) -> Problem {
+    match error {
+        WorldError::Range { key, value, wanted } if !key.contains(' ') => {
+            Problem::value(&format!("run.data.world.{key}"), value, format!("it must be {wanted}"))
+        }
+        error => Problem::value("run.data.world", "not possible", error.to_string()),
+    }
 }
 
 /// Refuses a column that Criteo's logs do not have.
@@ -260,10 +268,13 @@ fn sparse_column(kind: DataKind, index: usize, raw: &RawSparseColumn) -> Result<
     }
     if let Some(separator) = raw.separator.filter(|_| !is_list || kind != DataKind::Csv) {
         let advice = "it has a meaning for kind = \"csv\" with list = true only; leave it out";
-        return Err(Problem::value(&path("separator"), format!("{separator:?}"), advice));
+        return Err(Problem::value(&path("separator"), format!("\"{separator}\""), advice));
     }
     let bag_max = raw.bag_max.unwrap_or(if is_list { BAG_MAX_OF_LISTS } else { 1 });
-    between(&path("bag_max"), bag_max, 1, if is_list { BAG_MAX_LIMIT } else { 1 })?;
+    between(&path("bag_max"), bag_max, 1, BAG_MAX_LIMIT)?;
+    if bag_max > 1 && !is_list {
+        return Err(Problem::value(&path("bag_max"), bag_max, "a cell holds one id unless list = true"));
+    }
     match (&raw.weights, raw.pooling) {
         (Some(column), Pooling::Sum | Pooling::Mean) => {
             let advice = "weights need pooling = \"weighted\"";

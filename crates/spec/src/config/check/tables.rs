@@ -133,12 +133,14 @@ fn row_count(run: &RawRun, columns: &CheckedColumns, features: &[usize], name: &
         (None, Some(needed), _) => return Ok(needed),
         (None, None, Some(rows)) => ("run.tables.rows".to_owned(), rows),
         (None, None, None) => {
-            let path = match features.first().and_then(|&feature| columns.listed[feature]) {
-                Some(index) => format!("run.data.sparse[{index}].rows"),
-                None => "run.tables.rows".to_owned(),
+            let listed = features.first().and_then(|&feature| columns.listed[feature]);
+            let (path, place) = match listed {
+                Some(index) => {
+                    (format!("run.data.sparse[{index}].rows"), "here, or for all tables in [run.tables]")
+                }
+                None => ("run.tables.rows".to_owned(), "here for all tables, such as rows = 100_000"),
             };
-            let meaning =
-                format!("table `{name}` needs a number of rows: here, or for all tables in [run.tables]");
+            let meaning = format!("table `{name}` needs a number of rows: {place}");
             return Err(Problem::missing(&path, meaning));
         }
     };

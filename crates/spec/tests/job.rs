@@ -1,0 +1,234 @@
+//! What a job becomes: defaults filled in, columns brought by the data, the text written back, the hash.
+
+use campanile_spec::{
+    NetworkSpec, RowInit, TableId,
+    config::Job,
+    data::{DenseTransform, IdMap, SourceSpec},
+};
+use expect_test::expect;
+
+const REST: &str = "
+[run.sparse]
+learning_rate = 0.1
+[run.dense]
+learning_rate = 0.1
+";
+
+fn job(text: &str) -> Job {
+    Job::parse(&format!("{text}{REST}")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const CRITEO: &str = "
+[run.data]
+kind = \"criteo\"
+[run.tables]
+rows = 1000
+[process.data]
+train = [\"day_0.gz\"]
+";
+
+#[test]
+fn criteo_needs_no_columns() {
+    let job = job(&format!("{CRITEO}[run.model]\nkind = \"dlrm\"\nbottom = [16]\ntop = [16]"));
+    let columns = &job.run.data.columns;
+    assert_eq!(job.run.data.source, SourceSpec::CriteoTsv);
+    assert_eq!(columns.labels[0].name, "label");
+    assert_eq!((columns.dense.len(), columns.sparse.len()), (13, 26));
+    assert!(columns.dense.iter().all(|column| column.transforms == [DenseTransform::Log1p]));
+    assert!(columns.sparse.iter().all(|column| column.row_count == 1000));
+    assert_eq!(job.run.model.tables.len(), 26);
+    assert_eq!(job.run.model.tables[25].name, "C26");
+    assert_eq!(job.run.model.tables[0].dim, 16);
+    assert_eq!(job.run.grain_count, 8);
+}
+
+#[test]
+fn a_listed_criteo_column_replaces_the_one_of_its_name() {
+    let more = "
+[[run.data.sparse]]
+name = \"C3\"
+map = { kind = \"vocabulary\", min_count = 4 }
+rows = 50
+[run.model]
+kind = \"mlp\"
+hidden = [8]";
+    let job = job(&format!("{CRITEO}{more}"));
+    assert_eq!(job.run.data.columns.sparse[2].map, IdMap::Vocabulary { min_count: 4 });
+    let rows: Vec<u64> = job.run.model.tables.iter().map(|table| table.row_count).collect();
+    assert_eq!(rows.iter().filter(|&&rows| rows == 50).count(), 1);
+    assert_eq!(rows[2], 50);
+}
+
+#[test]
+fn logistic_regression_has_one_weight_per_row() {
+    let job = job(&format!("{CRITEO}[run.model]\nkind = \"logistic_regression\""));
+    assert_eq!(job.run.model.network, NetworkSpec::LogisticRegression);
+    assert!(job.run.model.tables.iter().all(|table| table.dim == 1 && table.init == RowInit::Zeros));
+}
+
+const SHARED: &str = "
+[run.data]
+kind = \"parquet\"
+[[run.data.label]]
+name = \"click\"
+weight = 2
+[[run.data.sparse]]
+name = \"history\"
+table = \"item\"
+list = true
+pooling = \"mean\"
+[[run.data.sparse]]
+name = \"item\"
+rows = 400
+[[run.data.sparse]]
+name = \"age\"
+map = { kind = \"bucketise\", boundaries = [18, 30.5] }
+[run.model]
+kind = \"dcn\"
+deep = [8]
+[process.data]
+train = [\"a.parquet\", \"b \\\"c\\\".parquet\"]
+";
+
+#[test]
+fn features_share_a_table() {
+    let job = job(SHARED);
+    let model = &job.run.model;
+    let tables: Vec<(&str, u64)> = model.tables.iter().map(|table| (&*table.name, table.row_count)).collect();
+    assert_eq!(tables, [("item", 400), ("age", 3)]);
+    let of_feature: Vec<TableId> = model.features.iter().map(|feature| feature.table).collect();
+    assert_eq!(of_feature, [TableId(0), TableId(0), TableId(1)]);
+    assert_eq!(job.run.data.columns.sparse[0].bag_max, 256);
+    assert_eq!(job.run.data.columns.sparse[0].row_count, 400);
+    assert_eq!(model.tables[0].init, RowInit::Uniform { bound: 0.05 });
+    assert_eq!(model.tasks[0].weight, 2.0);
+}
+
+#[test]
+fn the_effective_job_has_every_key_and_reads_back() {
+    let job = job(SHARED);
+    let text = job.effective_toml();
+    assert_eq!(Job::parse(&text).as_ref(), Ok(&job));
+    expect![[r#"
+        [run]
+        seed = 1
+        batch_size = 2048
+        grains = 8
+        epochs = 1
+        steps_max = 0
+        precision = "f32"
+
+        [run.data]
+        kind = "parquet"
+        split = "by_file"
+        on_bad_row = "fail"
+        shuffle = true
+        dense = []
+
+        [[run.data.label]]
+        name = "click"
+        weight = 2.0
+
+        [[run.data.sparse]]
+        name = "history"
+        map = { kind = "hash", salt = 0 }
+        table = "item"
+        list = true
+        bag_max = 256
+        pooling = "mean"
+
+        [[run.data.sparse]]
+        name = "item"
+        map = { kind = "hash", salt = 0 }
+        table = "item"
+        list = false
+        bag_max = 1
+        pooling = "sum"
+
+        [[run.data.sparse]]
+        name = "age"
+        map = { kind = "bucketise", boundaries = [18.0, 30.5] }
+        table = "age"
+        list = false
+        bag_max = 1
+        pooling = "sum"
+
+        [run.tables]
+        format = "f32"
+
+        [[run.table]]
+        name = "item"
+        rows = 400
+        dim = 16
+        format = "f32"
+        init = { kind = "uniform", bound = 0.05 }
+
+        [[run.table]]
+        name = "age"
+        rows = 3
+        dim = 16
+        format = "f32"
+        init = { kind = "uniform", bound = 0.57735026 }
+
+        [run.model]
+        kind = "dcn"
+        bottom = []
+        cross_layers = 3
+        cross_rank = "full"
+        structure = "parallel"
+        deep = [8]
+        heads = "shared"
+
+        [run.sparse]
+        optimizer = { kind = "rowwise_adagrad", epsilon = 1e-8, initial = 0.0 }
+        learning_rate = 0.1
+        schedule = "constant"
+        l2 = 0.0
+        row_norm_max = 0.0
+
+        [run.dense]
+        optimizer = { kind = "sgd", momentum = 0.0 }
+        learning_rate = 0.1
+        schedule = "constant"
+        l2 = 0.0
+        norm_max = 0.0
+
+        [run.evaluate]
+        every_steps = 0
+        samples_max = 0
+        window_steps = 100
+
+        [process]
+        threads = 0
+        cache_dir = "runs/cache"
+        output_dir = "runs/job"
+        checkpoint_every_steps = 0
+        checkpoints_kept = 2
+        prep_memory_mib = 512
+        table_memory_mib = 0
+        batches_ahead = 4
+
+        [process.data]
+        train = ["a.parquet", "b \"c\".parquet"]
+        valid = []
+        test = []
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn the_hash_sees_the_run_and_nothing_else() {
+    let first = job(SHARED);
+    assert_eq!(first.run.hash().len(), 32);
+    let process = SHARED.replace("a.parquet", "elsewhere.parquet") + "[process]\nthreads = 2\n";
+    assert_eq!(first.run.hash(), job(&process).run.hash());
+    // Writing a default out changes nothing; changing any key does.
+    assert_eq!(first.run.hash(), job(&format!("[run]\nseed = 1\n{SHARED}")).run.hash());
+    for (old, new) in
+        [("= 400", "= 401"), ("30.5", "30.25"), ("\"mean\"", "\"sum\""), ("deep = [8]", "deep = [9]")]
+    {
+        assert!(SHARED.contains(old), "{old}");
+        assert_ne!(first.run.hash(), job(&SHARED.replace(old, new)).run.hash(), "{old} {new}");
+    }
+    assert_ne!(first.run.hash(), job(&format!("[run]\nseed = 2\n{SHARED}")).run.hash());
+}

@@ -1,0 +1,139 @@
+//! Everything that must pass, cheapest first.
+//!
+//! `.ci/run` and a newcomer call the same thing. What a stage needs from the system is checked before the first
+//! stage starts, so that nobody waits for a build to learn that a tool is missing.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+
+/// Something that must be on the machine.
+struct Need {
+    what: &'static str,
+    /// A command that succeeds when it is there.
+    probe: &'static [&'static str],
+    /// A command that brings it without asking, if there is one.
+    install: Option<&'static [&'static str]>,
+    /// What a person should do otherwise.
+    advice: &'static str,
+}
+
+/// Add here what a later room needs (an MPI library, a server): one line a tool.
+const NEEDS: &[Need] = &[
+    Need {
+        what: "a C linker",
+        probe: &["cc", "--version"],
+        install: None,
+        advice: "install a C compiler: `apt install build-essential`, `dnf install gcc` or `xcode-select --install`",
+    },
+    Need {
+        what: "rustfmt",
+        probe: &["cargo", "fmt", "--version"],
+        install: Some(&["rustup", "component", "add", "rustfmt"]),
+        advice: "run `rustup component add rustfmt`",
+    },
+    Need {
+        what: "clippy",
+        probe: &["cargo", "clippy", "--version"],
+        install: Some(&["rustup", "component", "add", "clippy"]),
+        advice: "run `rustup component add clippy`",
+    },
+];
+
+/// One check.
+struct Stage {
+    name: &'static str,
+    command: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const STAGES: &[Stage] = &[
+    Stage { name: "format", command: &["cargo", "fmt", "--all", "--check"], environment: &[] },
+    Stage { name: "tidy", command: &["cargo", "test", "--quiet", "--package", "xtask"], environment: &[] },
+    Stage {
+        name: "clippy",
+        command: &["cargo", "clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        environment: &[],
+    },
+    Stage {
+        name: "tests",
+        command: &["cargo", "test", "--quiet", "--workspace", "--lib", "--bins", "--tests"],
+        environment: &[],
+    },
+    Stage {
+        name: "doc tests",
+        command: &["cargo", "test", "--quiet", "--workspace", "--doc"],
+        environment: &[],
+    },
+    Stage {
+        name: "documentation",
+        command: &["cargo", "doc", "--quiet", "--workspace", "--no-deps"],
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
+];
+
+/// Runs every stage and prints how long each took.
+///
+/// # Errors
+/// At the first stage that fails, or when the machine lacks something.
+pub fn run_all(root: &Path) -> Result<()> {
+    NEEDS.iter().try_for_each(|need| provide(root, need))?;
+    let mut times = Vec::new();
+    for stage in STAGES {
+        println!("==> {}: {}", stage.name, stage.command.join(" "));
+        let start = Instant::now();
+        let mut command = command(root, stage.command);
+        command.envs(stage.environment.iter().copied());
+        let status =
+            command.status().with_context(|| format!("cannot start `{}`", stage.command.join(" ")))?;
+        times.push((stage.name, start.elapsed().as_secs_f64()));
+        if !status.success() {
+            print_times(&times);
+            bail!("stage `{}` failed; repeat it with `{}`", stage.name, repeat(stage));
+        }
+    }
+    print_times(&times);
+    println!("all stages passed");
+    Ok(())
+}
+
+/// Checks that something is there, and brings it when that can be done without asking.
+fn provide(root: &Path, need: &Need) -> Result<()> {
+    let succeeds = |words: &[&str]| {
+        let status = command(root, words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if succeeds(need.probe) {
+        return Ok(());
+    }
+    if let Some(install) = need.install {
+        println!("==> {} is missing: {}", need.what, install.join(" "));
+        if command(root, install).status().is_ok_and(|status| status.success()) && succeeds(need.probe) {
+            return Ok(());
+        }
+    }
+    bail!("{} is missing: {}", need.what, need.advice)
+}
+
+fn command(root: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(root);
+    command
+}
+
+fn repeat(stage: &Stage) -> String {
+    let environment: String =
+        stage.environment.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
+    format!("{environment}{}", stage.command.join(" "))
+}
+
+fn print_times(times: &[(&str, f64)]) {
+    println!();
+    for (name, seconds) in times {
+        println!("{name:>14}  {seconds:6.1} s");
+    }
+}

@@ -1,0 +1,201 @@
+//! Rules on source files: lengths, names, and what may stand where.
+
+use super::File;
+
+/// The most lines of a source file, without its tests.
+const LINES_MAX: usize = 600;
+
+/// Names that say nothing about what is inside.
+const BANNED_STEMS: &[&str] = &["util", "utils", "common", "helper", "helpers", "types", "misc", "mod"];
+
+/// Endings and beginnings of type names that say nothing.
+const BANNED_ENDINGS: &[&str] = &["Manager", "Impl", "Info", "Helper", "Util", "Utils"];
+
+/// Text that may stand in some places only.
+struct Bound {
+    texts: &'static [&'static str],
+    /// Paths that begin with one of these may have it.
+    allowed: &'static [&'static str],
+    why: &'static str,
+}
+
+const BOUNDS: &[Bound] = &[
+    Bound {
+        texts: &["allow(unsafe_code)", "expect(unsafe_code"],
+        allowed: &[
+            "crates/kernels/src/",
+            "crates/kernels/benches/",
+            "crates/tables/src/slab.rs",
+            "crates/data/src/packed/",
+        ],
+        why: "unsafe code lives in kernels' vector modules and in the modules that map memory",
+    },
+    Bound {
+        texts: &["Instant::now", "SystemTime::now"],
+        allowed: &[
+            "crates/cli/",
+            "crates/train/src/clock.rs",
+            "crates/kernels/src/peak.rs",
+            "xtask/src/stages.rs",
+        ],
+        why: "time is read by the command line and by train's clock; take a clock or a time as an argument",
+    },
+    Bound {
+        texts: &["std::env::", "env::var", "env::args"],
+        allowed: &["crates/cli/", "xtask/"],
+        why: "only the command line reads flags and the environment; take the value as an argument",
+    },
+    Bound {
+        texts: &["mpsc::channel(", "mpsc::channel::", "unbounded("],
+        allowed: &[],
+        why: "every queue has a limit with a name; use `sync_channel`",
+    },
+    Bound { texts: &["todo!(", "unimplemented!("], allowed: &[], why: "finish it, or return an error" },
+    Bound {
+        texts: &["#[ignore"],
+        allowed: &[],
+        why: "a test that does not run guards nothing; make it fast or delete it",
+    },
+    Bound {
+        texts: &["thread::sleep"],
+        allowed: &["crates/cli/"],
+        why: "wait for the thing itself, not for a time",
+    },
+    Bound {
+        texts: &["thread_rng", "rand::rng()", "from_entropy", "RandomState"],
+        allowed: &[],
+        why: "randomness comes from the job's seed",
+    },
+    Bound { texts: &["use super::super::super"], allowed: &[], why: "name the path from `crate::`" },
+];
+
+/// Where a bound holds in one room only.
+const SPEC_BOUND: Bound = Bound {
+    texts: &["HashMap", "HashSet", "std::fs", "std::thread", "std::net"],
+    allowed: &["crates/spec/tests/"],
+    why: "`spec` has no I/O and no threads, and its order is the same on every rank; use BTreeMap or Vec",
+};
+
+/// Checks one file.
+pub fn complaints(file: &File) -> Vec<String> {
+    let mut complaints = machine_complaints(file);
+    complaints.extend(name_complaints(file));
+    // This file names what it bans.
+    let is_rule = file.path.starts_with("xtask/");
+    if file.path.ends_with(".rs") && !is_rule {
+        complaints.extend(length_complaints(file));
+        complaints.extend(bound_complaints(file));
+        complaints.extend(type_complaints(file));
+    }
+    complaints
+}
+
+/// Lines before the tests at the end.
+pub fn length_complaints(file: &File) -> Vec<String> {
+    let is_source = file.path.contains("/src/");
+    let body = file.text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = body.lines().count();
+    let mut complaints = Vec::new();
+    if is_source && lines > LINES_MAX {
+        complaints.push(format!(
+            "{}: {lines} lines without tests, the limit is {LINES_MAX}: split it by what it does",
+            file.path
+        ));
+    }
+    if is_source && !body.starts_with("//!") {
+        complaints.push(format!(
+            "{}: it must open with a module doc (`//!`): what it is, why so, its invariant",
+            file.path
+        ));
+    }
+    complaints
+}
+
+/// Calls and attributes that may stand in some places only.
+pub fn bound_complaints(file: &File) -> Vec<String> {
+    // Benchmarks are programs of their own: they read a clock and their arguments.
+    let is_benchmark = file.path.contains("/benches/");
+    let is_spec = file.path.starts_with("crates/spec/");
+    let bounds = BOUNDS.iter().chain(Some(&SPEC_BOUND).filter(|_| is_spec));
+    let mut complaints = Vec::new();
+    for bound in bounds.filter(|bound| !bound.allowed.iter().any(|path| file.path.starts_with(path))) {
+        if is_benchmark
+            && bound.texts.iter().any(|text| text.starts_with("Instant") || text.starts_with("std::env"))
+        {
+            continue;
+        }
+        for (index, line) in file.text.lines().enumerate().filter(|(_, line)| !is_comment(line)) {
+            if let Some(text) = bound.texts.iter().find(|text| line.contains(**text)) {
+                complaints.push(format!(
+                    "{}:{}: `{text}` may not stand here: {}",
+                    file.path,
+                    index + 1,
+                    bound.why
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+/// File names that say nothing.
+pub fn name_complaints(file: &File) -> Vec<String> {
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    let stem = name.split('.').next().unwrap_or_default();
+    if (name.ends_with(".rs") || name.ends_with(".py")) && BANNED_STEMS.contains(&stem) {
+        return vec![format!("{}: `{stem}` says nothing; name the file after what it holds", file.path)];
+    }
+    Vec::new()
+}
+
+/// Type names that say nothing.
+pub fn type_complaints(file: &File) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let declared = words.windows(2).find(|pair| ["struct", "enum", "trait", "type"].contains(&pair[0]));
+        let Some(name) =
+            declared.map(|pair| pair[1].split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default())
+        else {
+            continue;
+        };
+        let is_base = name.strip_prefix("Base").is_some_and(|rest| rest.starts_with(char::is_uppercase));
+        if !is_comment(line) && (is_base || BANNED_ENDINGS.iter().any(|ending| name.ends_with(ending))) {
+            complaints.push(format!(
+                "{}:{}: `{name}` says nothing; name it after what it does",
+                file.path,
+                index + 1
+            ));
+        }
+    }
+    complaints
+}
+
+/// Paths of one machine, and notes to oneself without an issue.
+pub fn machine_complaints(file: &File) -> Vec<String> {
+    if file.path.starts_with("xtask/") {
+        return Vec::new();
+    }
+    let machine = ["/home/", "/root/", "/Users/", "/tmp/", "/work/", "../shared"];
+    let mut complaints = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let begins_path = |at: usize| {
+            at == 0 || !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '.' || c == '}')
+        };
+        if let Some(path) =
+            machine.iter().find(|path| line.match_indices(**path).any(|(at, _)| begins_path(at)))
+        {
+            complaints.push(format!("{}:{}: `{path}` is a path of one machine", file.path, index + 1));
+        }
+        if let Some((_, rest)) = line.split_once("TODO")
+            && !rest.trim_start().starts_with("(#")
+        {
+            complaints.push(format!("{}:{}: a TODO names its issue: `TODO (#12)`", file.path, index + 1));
+        }
+    }
+    complaints
+}
