@@ -22,6 +22,7 @@ pub struct DataSpec {
 /// The form of the input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[expect(clippy::large_enum_variant, reason = "a job has one; a box would only hide the world")]
 pub enum SourceSpec {
     /// The seeded world of `data::world`; needs no files.
     Synthetic(WorldSpec),

@@ -39,8 +39,9 @@ pub fn path_complaints(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<String
 fn path_in_words(code: &str) -> Option<&str> {
     let word = code.split_whitespace().find(|word| FOLDERS.iter().any(|folder| word.starts_with(folder)))?;
     let path = word.split("::").next()?.trim_end_matches([',', '.', ':', ')', '/']);
-    // Patterns and placeholders name no file.
-    (!path.contains(['*', '<', '{', '…']) && !path.contains("NNNN") && !path.contains("...")).then_some(path)
+    // Patterns and placeholders name no file, and a Python environment is made by its script.
+    let names_no_file = ["*", "<", "{", "…", "...", "NNNN", "/venv"].iter().any(|part| path.contains(part));
+    (!names_no_file).then_some(path)
 }
 
 /// The targets of Markdown links.
