@@ -307,25 +307,10 @@ impl Linear {
     }
 }
 
-/// Whether AMX multiplies as it is documented to: one small product against plain sums. Asked once a process,
-/// before any layer uses it, because a hypervisor may promise what it does not deliver.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn tiles_work() -> bool {
-    amx::instructions_work()
-}
-
-/// See [`crate::peak::bf16_multiply_adds`].
-pub(crate) fn tile_products(isa: Isa, rounds: usize) -> Option<f64> {
-    #[cfg(target_arch = "x86_64")]
-    if isa.level() == crate::isa::Level::Amx {
-        return Some(amx::near_products(rounds));
-    }
-    let _ = (isa, rounds);
-    None
-}
-
 #[cfg(target_arch = "x86_64")]
 pub use amx::error_bound;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::{instructions_work, near_products};
 
 /// The nearest bfloat16, ties to even, as `f32`. NaN stays NaN.
 pub fn round_to_bf16(value: f32) -> f32 {

@@ -67,7 +67,7 @@ fn best_level() -> Level {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
-    if avx512 && amx::granted() && crate::gemm::tiles_work() {
+    if avx512 && amx::granted() && amx::works() {
         Level::Amx
     } else if avx512 {
         Level::Avx512

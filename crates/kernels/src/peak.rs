@@ -24,7 +24,11 @@ pub fn multiply_adds(isa: Isa, rounds: usize) -> f64 {
 /// The same for bfloat16 operands: on AMX a product of tiles that never leave the nearest cache, elsewhere the
 /// multiply-adds in `f32` that do the work there.
 pub fn bf16_multiply_adds(isa: Isa, rounds: usize) -> f64 {
-    crate::gemm::tile_products(isa, rounds).unwrap_or_else(|| multiply_adds(isa, rounds))
+    #[cfg(target_arch = "x86_64")]
+    if let Some(operations) = crate::gemm::near_products(isa, rounds) {
+        return operations;
+    }
+    multiply_adds(isa, rounds)
 }
 
 /// Twelve chains hide the latency of two pipes of four cycles, with room to spare.

@@ -27,6 +27,7 @@ mod tests;
 use super::product::Ending;
 use super::tile::{TileLoops, finish_words};
 use super::{BLOCK, round_to_bf16};
+use crate::isa::{Isa, Level};
 use crate::matrix::{Matrix, MatrixMut, Store};
 use kernel::{Session, Sums, TileUnit};
 
@@ -297,13 +298,16 @@ impl Walk<'_> {
 }
 
 /// Multiplies two by two rows of 16 tiles that stay near, `rounds` times, and returns how many floating-point
-/// operations that were: the best that packed operands can hope for.
-pub(crate) fn near_products(rounds: usize) -> f64 {
+/// operations that were: the best that packed operands can hope for. None where the level has no tiles.
+pub(crate) fn near_products(isa: Isa, rounds: usize) -> Option<f64> {
+    if isa.level() != Level::Amx {
+        return None;
+    }
     let words = vec![0u32; BLOCK_TILES * TILE_WORDS];
     let [left, right] = [[words.as_ptr(); 2]; 2];
     let session = Session { count: BLOCK_TILES, left, right, two_rows: true, two_columns: true };
     let mut sums = Sums::zero();
-    // SAFETY: only called where the level is AMX; as many tiles follow the pointer as the session counts.
+    // SAFETY: the level proves the instructions; as many tiles follow the pointer as the session counts.
     unsafe {
         (kernel::HARDWARE.begin)();
         for _ in 0..rounds {
@@ -312,12 +316,16 @@ pub(crate) fn near_products(rounds: usize) -> f64 {
         (kernel::HARDWARE.end)();
     }
     std::hint::black_box(sums);
-    (rounds * 2 * (2 * SIDE) * (2 * SIDE) * BLOCK) as f64
+    Some((rounds * 2 * (2 * SIDE) * (2 * SIDE) * BLOCK) as f64)
 }
 
-/// Multiplies 33 by 70 by 40 numbers on the tiles and compares. Only called where the processor, the system and
-/// the kernel have promised AVX-512 and AMX.
-pub(super) fn instructions_work() -> bool {
+/// Whether AMX multiplies as it is documented to: 33 by 70 by 40 numbers against plain sums. Asked once a process,
+/// before any layer uses it, because a hypervisor may promise what it does not deliver.
+///
+/// # Safety
+///
+/// The processor, the system and the kernel have promised AVX-512 and AMX to this process.
+pub(crate) unsafe fn instructions_work() -> bool {
     const ROWS: usize = 33;
     const TERMS: usize = 70;
     const COLUMNS: usize = 40;

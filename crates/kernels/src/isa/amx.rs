@@ -12,6 +12,12 @@ pub(super) fn granted() -> bool {
     processor_has_tiles() && system_saves_tiles() && kernel_grants_tiles()
 }
 
+/// Whether one small product comes out right: the last question, after AVX-512 and [`granted`] were answered yes.
+pub(super) fn works() -> bool {
+    // SAFETY: `best_level` asks for AVX-512, and `granted` for the tiles, before it asks this.
+    unsafe { crate::gemm::instructions_work() }
+}
+
 fn processor_has_tiles() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
