@@ -211,28 +211,37 @@ impl Graph {
 
     /// In reverse order, the first writer of a gradient replaces, the others add.
     fn choose_stores(&mut self, logits: Place) {
-        let mut written = vec![logits];
+        // Per source and column, whether its gradient has been written: buffers first, then pooled and dense.
+        let mut written: Vec<Vec<bool>> = self.widths.iter().map(|width| vec![false; *width]).collect();
+        written.extend([vec![false; self.pooled.width], vec![false; self.dense.width]]);
+        let buffers = self.widths.len();
+        let mut columns = |place: Place| -> usize {
+            let source = match place.source {
+                Source::Buffer(buffer) => buffer,
+                Source::Pooled => buffers,
+                Source::Dense => buffers + 1,
+            };
+            let columns = &mut written[source][place.start..place.start + place.width];
+            let before = columns.iter().filter(|written| **written).count();
+            columns.fill(true);
+            before
+        };
+        columns(logits);
         for layer in self.layers.iter_mut().rev() {
             // The gradient of a later cross layer's `x` begins as that of `y`, in the same memory.
             if let Layer::Cross(cross) = layer
                 && !cross.is_first()
             {
-                written.push(cross.x.place);
+                columns(cross.x.place);
             }
             for read in layer.reads_mut() {
-                let columns = written.iter().filter(|place| place.overlaps(read.place));
-                let columns: Vec<usize> =
-                    columns.flat_map(|place| place.start..place.start + place.width).collect();
-                let covered = (read.place.start..read.place.start + read.place.width)
-                    .filter(|column| columns.contains(column))
-                    .count();
+                let before = columns(read.place);
                 assert!(
-                    covered == 0 || covered == read.place.width,
-                    "{covered} columns of {:?} have a gradient already: split the reader or the buffer",
+                    before == 0 || before == read.place.width,
+                    "{before} columns of {:?} have a gradient already: split the reader or the buffer",
                     read.place
                 );
-                read.store = if covered > 0 { Store::Add } else { Store::Replace };
-                written.push(read.place);
+                read.store = if before > 0 { Store::Add } else { Store::Replace };
             }
         }
     }

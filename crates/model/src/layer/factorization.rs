@@ -73,13 +73,22 @@ impl Factorization {
                 *sum = if *store == Store::Add { *sum + own } else { own };
             }
         }
-        scratch.sums.resize(2 * self.dim, 0.0);
-        let (sums, squares) = scratch.sums.split_at_mut(self.dim);
+        scratch.sums.resize(self.dim, 0.0);
+        let sums = &mut scratch.sums[..self.dim];
         gradients.write(self.rows.place, |gradients, mut out| {
             let (rows, logits) = (values.read(self.rows.place), gradients.read(self.logits));
             for sample in 0..gradients.samples {
+                if block == 1 {
+                    out.row(sample)
+                        .chunks_exact_mut(tasks)
+                        .for_each(|out| out.copy_from_slice(logits.row(sample)));
+                    continue;
+                }
                 let row = rows.row(sample);
-                sum_rows(row, sums, squares);
+                sums.fill(0.0);
+                for row in row.chunks_exact(self.dim) {
+                    sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+                }
                 let features = out.row(sample).chunks_exact_mut(self.dim).zip(row.chunks_exact(self.dim));
                 for (out, row) in features {
                     let blocks = out.chunks_exact_mut(block).zip(row.chunks_exact(block));
