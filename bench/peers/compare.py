@@ -32,6 +32,8 @@ OURS_ONE_THREAD = "ours, 1 thread"
 PROCESS_BYTES = 1_500_000_000
 # A peer's variant this far behind the best one while warming up cannot win, and is not run again.
 HOPELESS_SHARE = 0.5
+# A bf16 step known to be hopeless is tried if it takes less than this.
+SLOW_STEP_SECONDS_MAX = 10.0
 # With fewer undisturbed rounds than this, disturbed ones count too, and the table says so.
 ROUNDS_MIN = 3
 
@@ -86,7 +88,10 @@ def variants_of(configuration: Configuration, settings: torch_settings.TorchSett
     if configuration.precision == "f32":
         return wanted
     if settings.bf16_is_hopeless():
-        return [f"{variant}@f32" for variant in wanted]
+        in_f32 = [f"{variant}@f32" for variant in wanted]
+        step_s = configuration.step_flops() / (settings.bf16_gflops * 1e9)
+        # One of them shows the figure all the same, where it does not take for ever.
+        return in_f32 + [v for v in wanted if v == "fused-eager" and step_s < SLOW_STEP_SECONDS_MAX]
     # The two that may still win in f32 stand beside bf16, so that a peer's best setting is found in either.
     return wanted + [f"{variant}@f32" for variant in wanted if variant.startswith("fused")]
 
@@ -177,7 +182,10 @@ def play(given: argparse.Namespace, entries: list[Entry], outcome: Outcome) -> N
     warm = {entry.name: turn(entry) for entry in entries}
     entries = [entry for entry in entries if warm[entry.name] is not None]
     for entry in hopeless(entries, warm):
-        outcome.notes.append(f"{entry.name}: less than {HOPELESS_SHARE:.0%} of the best peer when warming up, left out")
+        outcome.notes.append(
+            f"{entry.name}: {warm[entry.name].per_wall_second():,.0f} samples/s when warming up, less than "
+            f"{HOPELESS_SHARE:.0%} of the best peer; left out"
+        )
         entries.remove(entry)
 
     quiet_rounds = 0

@@ -82,6 +82,17 @@ class WorkloadTest(unittest.TestCase):
             self.assertTrue(0 <= made.ids[:, table].min() and made.ids[:, table].max() < row_count)
         self.assertTrue(0.65 < made.distinct_share() < 0.85, made.distinct_share())
 
+    def test_products_of_a_sample_are_those_of_the_layers(self):
+        flops = {
+            (config, arch): Configuration(config, arch, 1, 1, "f32", 1).step_flops() / 1e6
+            for config in ("kaggle", "terabyte")
+            for arch in ("dot", "dcn")
+        }
+        self.assertAlmostEqual(flops["kaggle", "dot"], 2.9, delta=0.1)
+        self.assertAlmostEqual(flops["kaggle", "dcn"], 4.0, delta=0.1)
+        self.assertAlmostEqual(flops["terabyte", "dot"], 14.75, delta=0.15)
+        self.assertAlmostEqual(flops["terabyte", "dcn"], 40.4, delta=0.4)
+
     def test_every_standard_configuration_is_measured_goals_first(self):
         chosen = standard_configurations(["f32", "bf16"], 2, only_goals=False)
         self.assertEqual(len(chosen), 2 * len(GOALS))

@@ -110,6 +110,7 @@ def find(python: str) -> TorchSettings:
     if settings.bf16_is_hopeless():
         notes.append(
             f"PyTorch's bf16 is {chosen['f32'] / chosen['bf16']:.0f} times slower than its f32 here (no AVX-512 or AMX "
-            "for it to use), so in bf16 configurations the peer runs in f32, its best setting"
+            "for it to use), so in bf16 configurations the peer runs in f32, its best setting; one variant tries bf16 "
+            "where a step takes seconds"
         )
     return settings

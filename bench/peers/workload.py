@@ -59,6 +59,22 @@ class Configuration:
     def table_bytes(self) -> int:
         return sum(ROW_COUNTS) * SHAPES[self.config].dim * 4
 
+    def step_flops(self) -> float:
+        """Of the matrix products of one step: forward, and twice that backward."""
+        shape, vectors = SHAPES[self.config], TABLE_COUNT + 1
+
+        def mlp(*widths: int) -> int:
+            return sum(before * after for before, after in zip(widths, widths[1:]))
+
+        if self.arch == "dot":
+            width = vectors * (vectors - 1) // 2 + shape.dim
+            interaction = vectors * vectors * shape.dim
+        else:
+            width = vectors * shape.dim
+            interaction = CROSS_LAYERS * 2 * width * CROSS_RANK
+        products = mlp(DENSE_COUNT, *shape.bottom) + interaction + mlp(width, *shape.top, 1)
+        return 3.0 * 2.0 * products * self.batch
+
     def batch_count(self) -> int:
         """How many different batches are cycled through: about a quarter of a million ids a table, at least 4."""
         return max(4, min(16, (1 << 18) // (self.batch * self.ids)))
