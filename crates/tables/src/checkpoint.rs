@@ -29,6 +29,7 @@ mod convert;
 mod directory;
 mod disk;
 mod error;
+mod header;
 mod layout;
 mod manifest;
 mod read;

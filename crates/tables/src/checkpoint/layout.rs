@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use campanile_spec::{RowFormat, SparseOptimizer, TableSpec};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+
+use super::header::Header;
 
 /// The most bytes of a piece, rows and state together (a single wider row still makes a piece).
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -99,24 +100,18 @@ impl TableLayout {
     pub fn header(&self, file: u64) -> Vec<u8> {
         let rows = self.rows_of_file(file);
         let count = rows.end - rows.start;
-        let state_end = count * (self.state_floats() * size_of::<f32>()) as u64;
-        let rows_end = state_end + count * self.row_bytes() as u64;
-        let mut header = json!({
-            "__metadata__": {
-                "first_row": rows.start.to_string(),
-                "row_count": count.to_string(),
-                "table": self.name,
-            },
-            "rows": {
-                "data_offsets": [state_end, rows_end],
-                "dtype": dtype_name(self.format),
-                "shape": [count, self.dim],
-            },
-        });
+        let (first_row, row_count) = (rows.start.to_string(), count.to_string());
+        let mut header = Header::default().metadata(&[
+            ("table", &self.name),
+            ("first_row", &first_row),
+            ("row_count", &row_count),
+        ]);
         if self.state_floats() > 0 {
-            header["state"] = json!({"data_offsets": [0, state_end], "dtype": "F32", "shape": [count, self.state_floats()]});
+            header =
+                header.tensor("state", "F32", &[count, self.state_floats() as u64], size_of::<f32>() as u64);
         }
-        safetensors_header(&header)
+        let element_bytes = self.format.element_bytes() as u64;
+        header.tensor("rows", dtype_name(self.format), &[count, self.dim as u64], element_bytes).into_bytes()
     }
 
     /// Where the state and the row of `row` start in its file, whose header has `header_bytes`. State comes
@@ -158,15 +153,6 @@ pub struct RowPlace {
     pub state_offset: u64,
     /// Of its elements.
     pub row_offset: u64,
-}
-
-/// The eight bytes of length and the JSON, filled up with spaces so that the tensors are aligned to 8.
-pub(crate) fn safetensors_header(header: &serde_json::Value) -> Vec<u8> {
-    let mut json = header.to_string().into_bytes();
-    json.resize(json.len().next_multiple_of(8), b' ');
-    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(json);
-    bytes
 }
 
 /// A format's name in safetensors.

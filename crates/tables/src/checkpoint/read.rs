@@ -97,13 +97,14 @@ impl Checkpoint {
         let wanted = table.layout();
         let layout = self.matching_layout(&wanted, load)?;
         let held = table.held();
+        let mut bytes = Vec::new();
         for file in 0..layout.file_count() {
             let rows = layout.rows_of_file(file);
             let (start, end) = (rows.start.max(held.start), rows.end.min(held.end));
             if start >= end {
                 continue;
             }
-            let (path, bytes) = self.read_verified(&layout.file_name(file))?;
+            let path = self.read_verified(&layout.file_name(file), &mut bytes)?;
             let tensors = TableTensors::parse(&path, &bytes, layout, rows.end - rows.start)?;
             // In steps of a piece, so that a conversion does not double the file in memory.
             let step = layout.piece_rows();
@@ -165,7 +166,8 @@ impl Checkpoint {
         if entries.is_empty() {
             return Ok(Vec::new());
         }
-        let (path, bytes) = self.read_verified(kind.file_name())?;
+        let mut bytes = Vec::new();
+        let path = self.read_verified(kind.file_name(), &mut bytes)?;
         let file = SafeTensors::deserialize(&bytes).map_err(|error| malformed(&path, error))?;
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -208,15 +210,20 @@ impl Checkpoint {
         Ok(layout)
     }
 
-    fn read_verified(&self, name: &str) -> Result<(PathBuf, Vec<u8>)> {
+    /// Reads a whole file in place of what `bytes` holds, and returns its path for later messages.
+    fn read_verified(&self, name: &str, bytes: &mut Vec<u8>) -> Result<PathBuf> {
         let path = self.path.join(name);
         let Some(entry) = self.manifest.file(name) else {
             let problem = format!("the manifest does not list `{name}`");
             return Err(CheckpointError::Malformed { path: self.path.join(MANIFEST_FILE), problem });
         };
-        let bytes = fs::read(&path).map_err(|source| read_error(&path, source))?;
-        check(&path, entry, bytes.len() as u64, crc32c::crc32c(&bytes))?;
-        Ok((path, bytes))
+        bytes.clear();
+        bytes.reserve_exact(entry.bytes as usize + 1); // The byte more lets the last read see the end at once.
+        File::open(&path)
+            .and_then(|mut file| file.read_to_end(bytes))
+            .map_err(|source| read_error(&path, source))?;
+        check(&path, entry, bytes.len() as u64, crc32c::crc32c(bytes))?;
+        Ok(path)
     }
 }
 

@@ -145,7 +145,7 @@ impl Sweep {
             return Some(piece);
         }
         while let Some(table) = tables.get_mut(self.table_next) {
-            if let Some(run) = table.sweep() {
+            if let Some(run) = table.sweep(self.writer.spare()) {
                 return Some(Piece::Rows { table: Arc::clone(&self.layouts[self.table_next]), run });
             }
             self.table_next += 1;

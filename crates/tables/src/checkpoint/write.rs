@@ -16,13 +16,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use serde_json::{Map, json};
-
 use super::{
-    CheckpointError, FilePart, Result, TensorEntry, Written,
-    directory::writing_dir,
-    disk::Disk,
-    layout::{TableLayout, safetensors_header},
+    CheckpointError, FilePart, Result, TensorEntry, Written, directory::writing_dir, disk::Disk,
+    header::Header, layout::TableLayout,
 };
 use crate::cut::RowRun;
 
@@ -93,6 +89,8 @@ pub enum Offer {
 pub struct CheckpointWriter {
     /// `None` when nothing more will come.
     queue: Option<SyncSender<Piece>>,
+    /// Runs that are written: their memory serves again.
+    spares: Receiver<RowRun>,
     /// `None` when its result has been taken.
     thread: Option<JoinHandle<Result<Written>>>,
 }
@@ -108,13 +106,14 @@ impl CheckpointWriter {
 
     pub(super) fn begin_on(disk: Disk, dir: &Path, step: u64) -> Result<CheckpointWriter> {
         let dir = writing_dir(dir, step);
-        let mut files = Files { disk, dir: dir.clone(), open: None, written: Written::default() };
         let (queue, pieces) = sync_channel(QUEUE_PIECES_MAX);
+        let (spare, spares) = sync_channel(QUEUE_PIECES_MAX);
+        let mut files = Files { disk, dir: dir.clone(), open: None, written: Written::default(), spare };
         let thread = std::thread::Builder::new()
             .name("checkpoint".to_owned())
             .spawn(move || files.write_all(&pieces))
             .map_err(|source| CheckpointError::Write { path: dir, source })?;
-        Ok(CheckpointWriter { queue: Some(queue), thread: Some(thread) })
+        Ok(CheckpointWriter { queue: Some(queue), spares, thread: Some(thread) })
     }
 
     /// Hands a piece to the thread, unless the queue is full.
@@ -144,6 +143,11 @@ impl CheckpointWriter {
             Ok(()) => Ok(()),
             Err(_) => Err(self.failure()),
         }
+    }
+
+    /// Memory for the next run: that of one already written, where there is one.
+    pub fn spare(&mut self) -> RowRun {
+        self.spares.try_recv().unwrap_or_default()
     }
 
     /// Says that nothing more comes.
@@ -197,6 +201,7 @@ struct Files {
     dir: PathBuf,
     open: Option<OpenFile>,
     written: Written,
+    spare: SyncSender<RowRun>,
 }
 
 struct OpenFile {
@@ -210,7 +215,11 @@ impl Files {
     fn write_all(&mut self, pieces: &Receiver<Piece>) -> Result<Written> {
         while let Ok(piece) = pieces.recv() {
             match piece {
-                Piece::Rows { table, run } => self.write_run(&table, &run)?,
+                Piece::Rows { table, run } => {
+                    self.write_run(&table, &run)?;
+                    // When nobody takes spares, this one is simply freed.
+                    let _ = self.spare.try_send(run);
+                }
                 Piece::Dense { file, first_element, values } => {
                     self.write_dense(&file, first_element, &values)?
                 }
@@ -329,16 +338,11 @@ impl DenseLayout {
     }
 
     fn header(&self) -> Vec<u8> {
-        let mut header = Map::new();
-        let mut offset = 0;
-        for tensor in &self.tensors {
-            let end = offset + tensor.element_count() * size_of::<f32>() as u64;
-            let entry = json!({"data_offsets": [offset, end], "dtype": "F32", "shape": tensor.shape});
-            let before = header.insert(tensor.name.clone(), entry);
-            assert!(before.is_none(), "two dense tensors are called `{}`", tensor.name);
-            offset = end;
-        }
-        safetensors_header(&header.into())
+        let header = self.tensors.iter().fold(Header::default(), |header, tensor| {
+            let shape: Vec<u64> = tensor.shape.iter().map(|&size| size as u64).collect();
+            header.tensor(&tensor.name, "F32", &shape, size_of::<f32>() as u64)
+        });
+        header.into_bytes()
     }
 }
 
