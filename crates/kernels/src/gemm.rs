@@ -69,6 +69,7 @@ impl Activation {
 pub struct Scratch {
     left: Buffer,
     right: Buffer,
+    turned: Buffer,
 }
 
 /// The weights of a linear layer, ready for products in both directions.

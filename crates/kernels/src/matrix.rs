@@ -151,6 +151,13 @@ impl<'a> MatrixMut<'a> {
         MatrixMut { data: self.data, rows: self.rows, columns: self.columns, stride: self.stride }
     }
 
+    /// Columns `first..first + columns` of every row, lent for one call.
+    pub fn columns_from(&mut self, first: usize, columns: usize) -> MatrixMut<'_> {
+        assert!(first + columns <= self.columns, "columns {first}..{} of {}", first + columns, self.columns);
+        let start = first.min(self.data.len());
+        MatrixMut::new(&mut self.data[start..], self.rows, columns, self.stride)
+    }
+
     /// Row `index`.
     pub fn row(&mut self, index: usize) -> &mut [f32] {
         assert!(index < self.rows, "row {index} of {}", self.rows);

@@ -236,7 +236,7 @@ unsafe fn rounded<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
 /// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn column_sums<V: Vector>(source: Matrix<'_>, store: Store, target: &mut [f32]) {
-    const REGISTERS: usize = 4;
+    const REGISTERS: usize = 8;
     assert_eq!(target.len(), source.columns());
     for first in (0..target.len()).step_by(REGISTERS * V::LANES) {
         let columns = target.len() - first;

@@ -6,12 +6,16 @@
 #![allow(unsafe_code)]
 
 use super::pack::packed_floats;
-use super::product::{Ending, Left, multiply};
+use super::product::{Ending, Left, SHALLOW, multiply};
 use super::tile::{TileLoops, loops_of};
-use super::{Activation, Operands, Scratch};
+use super::{Activation, BLOCK, Operands, Scratch};
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, MatrixMut, Store};
+
+/// With so few inputs the gradient of the weights is computed turned, inputs by outputs: the gradient of the
+/// outputs is then the operand that is packed in whole registers, and not by sixes.
+const NARROW: usize = 16;
 
 /// The packed weights. Having one proves that the processor has the instructions of `loops`.
 #[derive(Debug, Clone)]
@@ -91,17 +95,46 @@ impl Panels {
         if let Some(db) = db {
             self.backward_bias(dy, store, db);
         }
-        let (samples, outputs, inputs) = (dy.rows(), dy.columns(), x.columns());
-        let tiles = self.loops.tiles(self.operands, outputs);
-        let panels = self.loops.panels(self.operands, inputs);
-        let left = scratch.left.room(packed_floats(tiles, samples));
-        let right = scratch.right.room(packed_floats(panels, samples));
+        let (outputs, inputs) = (dy.columns(), x.columns());
+        if inputs <= NARROW && inputs < outputs && dy.rows() <= BLOCK {
+            let Scratch { left, right, turned } = scratch;
+            let turned = turned.room(inputs * outputs);
+            self.across((left, right), x, dy, Store::Replace, MatrixMut::contiguous(turned, outputs));
+            store_turned(turned, outputs, store, dw);
+        } else {
+            let Scratch { left, right, .. } = scratch;
+            self.across((left, right), dy, x, store, MatrixMut::contiguous(dw, inputs));
+        }
+    }
+
+    /// `c = a^T b`, or added: the product over the rows of both.
+    ///
+    /// A panel of `b` is packed just before it is used and overwritten by the next, so it never leaves the nearest
+    /// cache; unless the sums are short, when all of `b` is small and the result is better written along its rows.
+    fn across(
+        &self,
+        (left, right): (&mut Buffer, &mut Buffer),
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        store: Store,
+        mut c: MatrixMut<'_>,
+    ) {
+        let (depth, columns) = (a.rows(), b.columns());
+        let tiles = self.loops.tiles(self.operands, a.columns());
+        let left = left.room(packed_floats(tiles, depth));
         // SAFETY: `Panels::new` checked the level.
-        unsafe {
-            (self.loops.pack.from_rows)(tiles, dy, left);
-            (self.loops.pack.from_rows)(panels, x, right);
-            let left = Left::Packed { data: left, rows: outputs, depth: samples };
-            multiply(self.loops, left, right, Ending::plain(store), MatrixMut::contiguous(dw, inputs));
+        unsafe { (self.loops.pack.from_rows)(tiles, a, left) };
+        let left = Left::Packed { data: left, rows: a.columns(), depth };
+        let window = if depth <= SHALLOW { columns } else { self.loops.lanes * self.loops.registers_max };
+        for first in (0..columns).step_by(window) {
+            let width = window.min(columns - first);
+            let panels = self.loops.panels(self.operands, width);
+            let right = right.room(packed_floats(panels, depth));
+            // SAFETY: `Panels::new` checked the level.
+            unsafe {
+                (self.loops.pack.from_rows)(panels, b.columns_from(first, width), right);
+                multiply(self.loops, left, right, Ending::plain(store), c.columns_from(first, width));
+            }
         }
     }
 
@@ -120,5 +153,15 @@ impl Panels {
         // SAFETY: `Panels::new` checked the level.
         unsafe { (self.loops.pack.rounded)(x, room) };
         Matrix::new(room, x.rows(), x.columns(), x.columns())
+    }
+}
+
+/// Stores or adds a matrix whose rows have `columns` floats, rows and columns swapped.
+fn store_turned(turned: &[f32], columns: usize, store: Store, target: &mut [f32]) {
+    let rows = turned.len() / columns;
+    for (column, target) in target.chunks_exact_mut(rows).enumerate() {
+        for (target, value) in target.iter_mut().zip(turned[column..].iter().step_by(columns)) {
+            *target = if store == Store::Add { *target + value } else { *value };
+        }
     }
 }

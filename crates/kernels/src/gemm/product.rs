@@ -20,7 +20,7 @@ use crate::matrix::{Matrix, MatrixMut, Store};
 const GROUP_BYTES: usize = 192 * 1024;
 
 /// Sums of at most this many terms are bound by the traffic of the result.
-const SHALLOW: usize = 96;
+pub(crate) const SHALLOW: usize = 96;
 
 /// The left operand.
 #[derive(Debug, Clone, Copy)]

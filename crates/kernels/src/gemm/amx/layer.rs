@@ -115,7 +115,7 @@ impl Tiles {
         if let Some(db) = db {
             self.panels.backward_bias(dy, store, db);
         }
-        let Scratch { left, right } = scratch;
+        let Scratch { left, right, .. } = scratch;
         let dy = self.left(left, dy, Lying::Across);
         let words = right.word_room(packed_words(self.inputs, samples));
         // SAFETY: `panels` proves the level of its loops.
