@@ -62,6 +62,16 @@ fn rules_on_source_fire() {
             r#"crates/train/src/step.rs:2: `Instant::now` may not stand here: time is read by the command line and by train's clock; take a clock or a time as an argument"#
         ]],
     );
+    check(
+        "crates/train/src/step.rs",
+        &format!("{doc}pub fn long(\n    a: u32,\n) {{\n{}}}\n", "    step();\n".repeat(70)),
+        expect!["crates/train/src/step.rs:2: `long` has 72 lines, the limit is 70: split it"],
+    );
+    check(
+        "crates/train/src/step.rs",
+        &format!("{doc}pub fn short() {{\n{}}}\n", "    // why\n    step();\n".repeat(70)),
+        expect![""],
+    );
     check("crates/train/src/clock.rs", &format!("{doc}let start = Instant::now();\n"), expect![""]);
     check(
         "crates/sharded/src/route.rs",
@@ -92,7 +102,7 @@ fn rules_on_pages_fire() {
     let exists = |path: &str| path == "docs/job.md";
     let page = file(
         "docs/guide.md",
-        "`docs/job.md`, [job](job.md#run), `docs/gone.md`\n[lost](../lost.md), `crates/*/src`\n",
+        "`docs/job.md`, [job](job.md#run), `docs/gone.md`, a new `docs/plan.md`\n[lost](../lost.md), `crates/*/src`\n",
     );
     expect![[r#"
         docs/guide.md:1: there is no docs/gone.md; correct the path or add the file

@@ -216,6 +216,7 @@ fn numbers_that_cannot_work() {
 fn keys_that_do_not_fit_together() {
     let cases = [
         ("name = \"item\"", "name = \"user\""),
+        ("name = \"item\"", "name = \"click\""),
         ("name = \"item\"", "name = \"item\"\ntable = \"usr\""),
         ("name = \"item\"", "name = \"item\"\ntable = \"user\""),
         ("[run.model]", "[[run.table]]\nname = \"itme\"\n[run.model]"),
@@ -243,6 +244,7 @@ fn keys_that_do_not_fit_together() {
         &cases,
         expect![[r#"
         `name` in [[run.data.sparse]] number 2 at line 20, column 8 is "user": number 1 of the list has this name already; names must differ
+        `name` in [[run.data.sparse]] number 2 at line 20, column 8 is "click": this column is a label, and a model that sees it learns nothing else; take it out
         `table` in [[run.data.sparse]] number 2 at line 21, column 9 is "usr": there is no such [[run.table]], and no feature of this name; did you mean `user`?
         `rows` in [[run.data.sparse]] number 2 at line 22, column 8 is 500: table `user` has 1000 rows elsewhere; say it once
         `name` in [[run.table]] number 1 at line 27, column 8 is "itme": no feature has its rows in this table; did you mean `item`?
@@ -317,4 +319,15 @@ fn criteo_brings_its_columns() {
         no error
         `name` in [[run.data.sparse]] number 1 at line 17, column 8 is "C27": the data has no such column; did you mean `C2`?
     "#]].assert_eq(&messages);
+}
+
+/// Whatever a text is cut or changed into, reading it ends with a job or an error.
+#[test]
+fn no_text_makes_the_reader_panic() {
+    for (index, _) in JOB.char_indices() {
+        message(&JOB[..index]);
+        for replacement in ["\u{e9}", "[", "\"", "\n", "-1", "1e400"] {
+            message(&format!("{}{replacement}{}", &JOB[..index], &JOB[index + 1..]));
+        }
+    }
 }

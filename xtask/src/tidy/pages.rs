@@ -22,7 +22,10 @@ pub fn path_complaints(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<String
     let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut complaints = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
-        let named = line.split('`').skip(1).step_by(2).filter_map(path_in_words);
+        // "in a new `file`" tells the reader to make it.
+        let pieces: Vec<&str> = line.split('`').collect();
+        let quoted = pieces.chunks_exact(2).filter(|pair| !pair[0].ends_with("new ")).map(|pair| pair[1]);
+        let named = quoted.filter_map(path_in_words);
         let linked = links(line).filter_map(|link| resolve(folder, link));
         for path in named.map(str::to_owned).chain(linked).filter(|path| !exists(path)) {
             complaints.push(format!(

@@ -5,6 +5,9 @@ use super::File;
 /// The most lines of a source file, without its tests.
 const LINES_MAX: usize = 600;
 
+/// The most lines of a function's body, without comments and blank lines.
+const BODY_LINES_MAX: usize = 70;
+
 /// Names that say nothing about what is inside.
 const BANNED_STEMS: &[&str] = &["util", "utils", "common", "helper", "helpers", "types", "misc", "mod"];
 
@@ -84,16 +87,25 @@ pub fn complaints(file: &File) -> Vec<String> {
     let is_rule = file.path.starts_with("xtask/");
     if file.path.ends_with(".rs") && !is_rule {
         complaints.extend(length_complaints(file));
+        complaints.extend(function_complaints(file));
         complaints.extend(bound_complaints(file));
         complaints.extend(type_complaints(file));
     }
     complaints
 }
 
-/// Lines before the tests at the end.
+/// What is not a test: a source file up to the tests at its end, and nothing of a file of tests.
+fn body(file: &File) -> &str {
+    if !file.path.contains("/src/") || file.path.ends_with("/tests.rs") {
+        return "";
+    }
+    file.text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default()
+}
+
+/// Long files, and files that do not say what they are.
 pub fn length_complaints(file: &File) -> Vec<String> {
-    let is_source = file.path.contains("/src/") && !file.path.ends_with("/tests.rs");
-    let body = file.text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let body = body(file);
+    let is_source = !body.is_empty();
     let lines = body.lines().count();
     let mut complaints = Vec::new();
     if is_source && lines > LINES_MAX {
@@ -111,16 +123,59 @@ pub fn length_complaints(file: &File) -> Vec<String> {
     complaints
 }
 
+/// Functions that do more than one thing. rustfmt puts a function's last brace under its first letter, so
+/// indentation finds the end.
+pub fn function_complaints(file: &File) -> Vec<String> {
+    let lines: Vec<&str> = body(file).lines().collect();
+    let mut complaints = Vec::new();
+    for (index, line) in lines.iter().enumerate().filter(|(_, line)| !is_comment(line)) {
+        let words = line.trim_start();
+        let Some(name) =
+            words.split_once("fn ").filter(|(before, _)| is_before_fn(before)).map(|(_, name)| name)
+        else {
+            continue;
+        };
+        let end = format!("{}}}", &line[..line.len() - words.len()]);
+        let body = lines[index + 1..].iter().take_while(|line| **line != end);
+        let count = body.filter(|line| !line.trim().is_empty() && !is_comment(line)).count();
+        // A signature without a body ends at the brace of something else: only a brace that opens here counts.
+        let opens = lines[index..]
+            .iter()
+            .find(|line| line.ends_with(['{', ';', '}']))
+            .is_some_and(|line| line.ends_with('{'));
+        if opens && count > BODY_LINES_MAX {
+            let name = name.split(['(', '<']).next().unwrap_or_default();
+            complaints.push(format!(
+                "{}:{}: `{name}` has {count} lines, the limit is {BODY_LINES_MAX}: split it",
+                file.path,
+                index + 1
+            ));
+        }
+    }
+    complaints
+}
+
+/// Whether the words before `fn` are those of a declaration.
+fn is_before_fn(words: &str) -> bool {
+    words
+        .split_whitespace()
+        .all(|word| ["const", "async", "unsafe", "extern"].contains(&word) || word.starts_with("pub"))
+}
+
 /// Calls and attributes that may stand in some places only.
 pub fn bound_complaints(file: &File) -> Vec<String> {
-    // Benchmarks are programs of their own: they read a clock and their arguments, and ask the processor.
-    let is_benchmark = file.path.contains("/benches/");
-    let in_benchmarks = ["Instant::now", "std::env::", "allow(unsafe_code)"];
+    // Benchmarks, examples and tests are programs of their own: they may read their arguments, and benchmarks a
+    // clock and the processor's registers too.
+    let programs: &[&str] = match () {
+        () if file.path.contains("/benches/") => &["Instant::now", "std::env::", "allow(unsafe_code)"],
+        () if file.path.contains("/tests/") || file.path.contains("/examples/") => &["std::env::"],
+        () => &[],
+    };
     let is_spec = file.path.starts_with("crates/spec/");
     let bounds = BOUNDS.iter().chain(Some(&SPEC_BOUND).filter(|_| is_spec));
     let mut complaints = Vec::new();
     for bound in bounds.filter(|bound| !bound.allowed.iter().any(|path| file.path.starts_with(path))) {
-        if is_benchmark && in_benchmarks.contains(&bound.texts[0]) {
+        if programs.contains(&bound.texts[0]) {
             continue;
         }
         for (index, line) in file.text.lines().enumerate().filter(|(_, line)| !is_comment(line)) {

@@ -41,6 +41,7 @@ pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
     check_names("label", data.label.iter().map(|label| &label.name))?;
     check_names("dense", data.dense.iter().map(|column| &column.name))?;
     check_names("sparse", data.sparse.iter().map(|column| &column.name))?;
+    check_leaks(data)?;
     let is_own = matches!(data.kind, DataKind::Csv | DataKind::Parquet);
     let (labels, tasks) = labels(data, &brought)?;
     let dense = dense(data, &brought, is_own)?;
@@ -136,6 +137,20 @@ fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a String>) -> Resul
         seen.push(name);
     }
     Ok(())
+}
+
+/// Refuses a label that is also an input: the model would read its answer.
+fn check_leaks(data: &RawData) -> Result<(), Problem> {
+    let dense = data.dense.iter().enumerate().map(|(index, column)| ("dense", index, &column.name));
+    let sparse = data.sparse.iter().enumerate().map(|(index, column)| ("sparse", index, &column.name));
+    let is_label = |name: &String| data.label.iter().any(|label| label.name == *name);
+    match dense.chain(sparse).find(|(_, _, name)| is_label(name)) {
+        None => Ok(()),
+        Some((list, index, name)) => {
+            let advice = "this column is a label, and a model that sees it learns nothing else; take it out";
+            Err(Problem::value(&format!("run.data.{list}[{index}].name"), format!("{name:?}"), advice))
+        }
+    }
 }
 
 /// Refuses a listed name that the data does not bring.
