@@ -41,6 +41,8 @@ pub(crate) struct PackLoops {
     pub from_columns: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
     /// Copies a matrix, rounded to bfloat16, without gaps between its rows.
     pub rounded: unsafe fn(Matrix<'_>, &mut [f32]),
+    /// Stores or adds a matrix, rows and columns swapped.
+    pub turned: unsafe fn(Matrix<'_>, Store, &mut [f32]),
     /// The sum of each column, from zero, in the order of the rows.
     pub column_sums: unsafe fn(Matrix<'_>, Store, &mut [f32]),
 }
@@ -233,10 +235,41 @@ unsafe fn rounded<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
 
 /// # Safety
 ///
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn turned(source: Matrix<'_>, store: Store, target: &mut [f32]) {
+    use crate::simd::Avx2;
+    let (rows, columns) = (source.rows(), source.columns());
+    assert_eq!(target.len(), rows * columns);
+    for j in (0..columns).step_by(SQUARE) {
+        let width = SQUARE.min(columns - j);
+        for i in (0..rows).step_by(SQUARE) {
+            let height = SQUARE.min(rows - i);
+            // SAFETY: rows that exist are read for the columns that exist, and written likewise.
+            unsafe {
+                let square = Avx2::transpose(std::array::from_fn(|r| match i + r < rows {
+                    true => Avx2::load_first(source.row(i + r)[j..].as_ptr(), width),
+                    false => Avx2::zero(),
+                }));
+                for (c, values) in square.into_iter().enumerate().take(width) {
+                    let to = target.as_mut_ptr().add((j + c) * rows + i);
+                    let whole = height == SQUARE;
+                    let old = || if whole { Avx2::load(to) } else { Avx2::load_first(to, height) };
+                    let values = if store == Store::Add { old().add(values) } else { values };
+                    if whole { values.store(to) } else { values.store_first(to, height) }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+///
 /// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn column_sums<V: Vector>(source: Matrix<'_>, store: Store, target: &mut [f32]) {
-    const REGISTERS: usize = 8;
+    const REGISTERS: usize = 12;
     assert_eq!(target.len(), source.columns());
     for first in (0..target.len()).step_by(REGISTERS * V::LANES) {
         let columns = target.len() - first;
@@ -266,9 +299,10 @@ macro_rules! pack_loops {
         pub(crate) mod $name {
             use super::*;
 
-            pub(crate) static LOOPS: PackLoops = PackLoops { from_rows, from_columns, rounded, column_sums };
+            pub(crate) static LOOPS: PackLoops =
+                PackLoops { from_rows, from_columns, rounded, turned, column_sums };
 
-            // SAFETY of the four: each has the features, and hands the rest of its contract on.
+            // SAFETY of the five: each has the features, and hands the rest of its contract on.
             #[target_feature(enable = $features)]
             unsafe fn from_rows(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
                 match layout.operands {
@@ -293,6 +327,12 @@ macro_rules! pack_loops {
             unsafe fn rounded(source: Matrix<'_>, target: &mut [f32]) {
                 // SAFETY: as above.
                 unsafe { super::rounded::<$vector>(source, target) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn turned(source: Matrix<'_>, store: Store, target: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::turned(source, store, target) }
             }
 
             #[target_feature(enable = $features)]

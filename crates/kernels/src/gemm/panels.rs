@@ -13,9 +13,17 @@ use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, MatrixMut, Store};
 
-/// With so few inputs the gradient of the weights is computed turned, inputs by outputs: the gradient of the
-/// outputs is then the operand that is packed in whole registers, and not by sixes.
-const NARROW: usize = 16;
+/// Whether the gradient of the weights is computed turned, inputs by outputs. The gradient of the outputs is then
+/// the operand that is packed in whole registers and not by sixes, which pays where it is much the larger one; but
+/// turning the result back costs more than that where the sums are short. A turned result cannot be added to block
+/// by block.
+fn is_turned(samples: usize, inputs: usize, outputs: usize) -> bool {
+    let narrow = if samples <= SHALLOW { 16 } else { 64 };
+    inputs <= narrow && 4 * inputs <= outputs && samples <= BLOCK
+}
+
+/// Panels that are packed together just before their use: their rows are then long enough to be read ahead.
+const PANELS_NEAR: usize = 6;
 
 /// The packed weights. Having one proves that the processor has the instructions of `loops`.
 #[derive(Debug, Clone)]
@@ -96,11 +104,12 @@ impl Panels {
             self.backward_bias(dy, store, db);
         }
         let (outputs, inputs) = (dy.columns(), x.columns());
-        if inputs <= NARROW && inputs < outputs && dy.rows() <= BLOCK {
+        if is_turned(dy.rows(), inputs, outputs) {
             let Scratch { left, right, turned } = scratch;
             let turned = turned.room(inputs * outputs);
             self.across((left, right), x, dy, Store::Replace, MatrixMut::contiguous(turned, outputs));
-            store_turned(turned, outputs, store, dw);
+            // SAFETY: `Panels::new` checked the level.
+            unsafe { (self.loops.pack.turned)(Matrix::contiguous(turned, outputs), store, dw) };
         } else {
             let Scratch { left, right, .. } = scratch;
             self.across((left, right), dy, x, store, MatrixMut::contiguous(dw, inputs));
@@ -125,7 +134,11 @@ impl Panels {
         // SAFETY: `Panels::new` checked the level.
         unsafe { (self.loops.pack.from_rows)(tiles, a, left) };
         let left = Left::Packed { data: left, rows: a.columns(), depth };
-        let window = if depth <= SHALLOW { columns } else { self.loops.lanes * self.loops.registers_max };
+        let window = if depth <= SHALLOW {
+            columns
+        } else {
+            PANELS_NEAR * self.loops.lanes * self.loops.registers_max
+        };
         for first in (0..columns).step_by(window) {
             let width = window.min(columns - first);
             let panels = self.loops.panels(self.operands, width);
@@ -153,15 +166,5 @@ impl Panels {
         // SAFETY: `Panels::new` checked the level.
         unsafe { (self.loops.pack.rounded)(x, room) };
         Matrix::new(room, x.rows(), x.columns(), x.columns())
-    }
-}
-
-/// Stores or adds a matrix whose rows have `columns` floats, rows and columns swapped.
-fn store_turned(turned: &[f32], columns: usize, store: Store, target: &mut [f32]) {
-    let rows = turned.len() / columns;
-    for (column, target) in target.chunks_exact_mut(rows).enumerate() {
-        for (target, value) in target.iter_mut().zip(turned[column..].iter().step_by(columns)) {
-            *target = if store == Store::Add { *target + value } else { *value };
-        }
     }
 }

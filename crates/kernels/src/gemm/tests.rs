@@ -134,6 +134,18 @@ fn every_level_gives_the_twins_bits_on_the_shapes_of_models() {
             every_level_matches(Case { rows, inputs, outputs, gap: 1, seed: 5, kind: Kind::Plain, operands });
         }
     }
+    // Narrow and wide, with enough samples that the gradient of the weights is computed turned.
+    for (rows, inputs, outputs) in [(130, 13, 77), (100, 20, 81), (97, 1, 5)] {
+        every_level_matches(Case {
+            rows,
+            inputs,
+            outputs,
+            gap: 1,
+            seed: 7,
+            kind: Kind::Plain,
+            operands: Operands::F32,
+        });
+    }
     // The gradient of the weights sums over samples, so its blocks are blocks of rows.
     let rows = 2 * BLOCK + 3;
     every_level_matches(Case {
