@@ -180,6 +180,9 @@ unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(t
 /// Terms between two checks of the loop's end.
 const UNROLL: usize = 4;
 
+/// Terms by which B is asked for ahead of its use: it streams from farther caches where few rows share it.
+const AHEAD: usize = 16;
+
 /// Adds term `k` to every sum.
 ///
 /// # Safety
@@ -195,6 +198,7 @@ unsafe fn term<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
+        V::prefetch(b.wrapping_add((k + AHEAD) * NV * V::LANES));
         let right: [V; NV] = std::array::from_fn(|j| V::load(b.add((k * NV + j) * V::LANES)));
         for (i, sums) in sums.iter_mut().enumerate() {
             let left = V::splat(*if PACKED { a.add(k * MR + i) } else { a.add(i * a_stride + k) });
