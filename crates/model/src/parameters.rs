@@ -69,14 +69,14 @@ pub(crate) fn first_values(parameters: &[Parameter], seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; count];
     for parameter in parameters {
         if let First::Normal { deviation } = parameter.first {
-            // Dense weights have a stream of their own, so that a table of the same name does not repeat it.
-            let key = random::chain(random::row_key(seed, name_key(&parameter.name), 0), DENSE_STREAM);
+            let key = random::chain(random::chain(DENSE_STREAM, seed), name_key(&parameter.name));
             random::fill_normal(&mut values[parameter.range.clone()], key, deviation);
         }
     }
     values
 }
 
+/// Keeps the dense weights' random numbers apart from the rows' ("dense" in ASCII).
 const DENSE_STREAM: u64 = 0x64_65_6e_73_65;
 
 /// FNV-1a.
