@@ -1,1 +1,23 @@
-//! The loop: step, evaluation, metrics, resume
+//! The loop: a step, evaluation, metrics, checkpoints, resume.
+//!
+//! There is no maths here: rows are `tables`', the network is `model`'s. [`step::step`] is one function on one
+//! page; [`run::train`] is what happens around it.
+
+pub mod clock;
+mod error;
+pub mod evaluate;
+pub mod event_file;
+pub mod gradient_tree;
+pub mod journal;
+pub mod loader;
+pub mod memory;
+pub mod metrics;
+pub mod observe;
+pub mod predictions;
+pub mod rank;
+pub mod resume;
+pub mod run;
+pub mod scores;
+pub mod step;
+
+pub use error::TrainError;

@@ -1,0 +1,202 @@
+//! What a user can type. The doc comments are the help texts.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Trains click and ranking models with very large embedding tables, with the same bits everywhere.
+///
+/// Start with:
+///
+///   campanile train examples/first.toml
+///
+/// Every command takes --report FILE and exits with 0 (fine), 1 (failed) or 2 (misused).
+#[derive(Debug, Parser)]
+#[command(name = "campanile", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model; run it again after a stop or a crash and it goes on with the same bits.
+    #[command(verbatim_doc_comment)]
+    Train(TrainArguments),
+    /// Judge a checkpoint on the job's test (or validation) split.
+    Eval(EvalArguments),
+    /// Turn raw logs into the packed form, in bounded memory; `train` does it by itself when needed.
+    Prep(PrepArguments),
+    /// Say what is in a checkpoint or a packed file.
+    Inspect(InspectArguments),
+    /// Measure training speed beside this machine's own limits.
+    Bench(BenchArguments),
+}
+
+/// `campanile train`.
+///
+/// Reads the job, packs its data if that was not done yet, trains, evaluates, and leaves checkpoints, metrics
+/// (metrics.jsonl and TensorBoard events) and the effective job in process.output_dir.
+#[derive(Debug, Args)]
+pub struct TrainArguments {
+    /// The job file; see docs/job.md, and examples/ for ready ones.
+    pub job: PathBuf,
+    /// Ranks as threads, instead of process.threads. Results do not depend on it.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Output directory, instead of process.output_dir.
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Begin anew: remove this job's earlier checkpoints and metrics first.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Write a summary of the run as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `campanile eval`.
+#[derive(Debug, Args)]
+pub struct EvalArguments {
+    /// The job file.
+    pub job: PathBuf,
+    /// The checkpoint, or a directory of checkpoints, of which the newest is taken. Without it, the job's own.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Which split.
+    #[arg(long, value_enum, default_value = "test")]
+    pub split: SplitName,
+    /// Ranks as threads, instead of process.threads.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Write the metrics as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// A split by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SplitName {
+    /// What was trained on.
+    Train,
+    /// What was looked at while training.
+    Valid,
+    /// What is judged at the end.
+    Test,
+}
+
+/// `campanile prep`.
+#[derive(Debug, Args)]
+pub struct PrepArguments {
+    /// The job file.
+    pub job: PathBuf,
+    /// Write a summary as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `campanile inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArguments {
+    /// A checkpoint, a directory of checkpoints, a packed file, or a directory of packed files.
+    pub path: PathBuf,
+    /// Read every byte and compare checksums.
+    #[arg(long)]
+    pub verify: bool,
+    /// Write what is printed as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// `campanile bench`.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct BenchArguments {
+    /// What to measure.
+    #[command(subcommand)]
+    pub what: BenchWhat,
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchWhat {
+    /// Training steps on generated data.
+    Train(TrainBenchArguments),
+}
+
+/// `campanile bench train`.
+///
+/// Trains the standard configurations on generated data and prints samples/s, where the time goes, and how
+/// that compares with what this machine can do at best, measured in the same run.
+#[derive(Debug, Clone, Args)]
+pub struct TrainBenchArguments {
+    /// Which model size.
+    #[arg(long, value_enum, default_value = "kaggle")]
+    pub config: BenchConfig,
+    /// Dot interaction (DLRM) or cross net (DCN-v2).
+    #[arg(long, value_enum, default_value = "dot")]
+    pub arch: BenchArch,
+    /// Ids in a bag.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub ids: usize,
+    /// Samples in a global batch.
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub batch: usize,
+    /// Arithmetic of the dense network.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub precision: BenchPrecision,
+    /// Ranks as threads.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub threads: usize,
+    /// Grains of a batch; 0 chooses as `train` does.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub grains: usize,
+    /// About how long to measure, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
+    pub seconds: f64,
+    /// All standard configurations, one after the other.
+    #[arg(long)]
+    pub all: bool,
+    /// Measure on demand: print `ready`, then for each line `go SECONDS` on standard input train that long and
+    /// print a line of JSON. For drivers that interleave several programs, such as bench/peers.
+    #[arg(long)]
+    pub serve_rounds: bool,
+    /// Write the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// Model sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchConfig {
+    /// Dim 16, bottom 512-256-64-16, top 512-256-1.
+    Kaggle,
+    /// Dim 128, bottom 512-256-128, top 1024-1024-512-256-1.
+    Terabyte,
+}
+
+/// Interactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchArch {
+    /// DLRM.
+    Dot,
+    /// DCN-v2, three low-rank cross layers of rank 64.
+    Dcn,
+}
+
+/// Arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchPrecision {
+    /// 32-bit floats.
+    F32,
+    /// Operands in bfloat16.
+    Bf16,
+}

@@ -1,0 +1,18 @@
+//! The commands, one file each.
+
+pub mod bench;
+pub mod eval;
+pub mod inspect;
+pub mod prep;
+pub mod train;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Writes the report that `--report` asked for.
+pub fn write_report(path: Option<&Path>, report: &serde_json::Value) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = format!("{report:#}\n");
+    std::fs::write(path, text).with_context(|| format!("cannot write the report {}", path.display()))
+}

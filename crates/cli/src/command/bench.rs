@@ -1,0 +1,294 @@
+//! `campanile bench`: training speed beside this machine's own limits.
+//!
+//! Ids are generated before the clock starts, and all ranks run the real step on real tables. A round is a
+//! number of steps fixed beforehand, so that nothing but training happens inside it.
+
+mod limits;
+mod workload;
+
+use std::{sync::Mutex, time::Instant};
+
+use anyhow::{Result, bail};
+use campanile_comm::{Buffer, Communicator, threads};
+use campanile_kernels::{Isa, gemm::Operands};
+use campanile_model::Network;
+use campanile_spec::{Batch, config::Run};
+use campanile_train::{
+    TrainError,
+    clock::{PARTS, Part},
+    loader::LocalBatch,
+    rank::RankState,
+    step::step,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{BenchArch, BenchArguments, BenchConfig, BenchPrecision, BenchWhat, TrainBenchArguments},
+    command::write_report,
+    format,
+};
+
+/// Steps before anything is measured: caches, pages and branch predictors settle.
+const WARM_UP_STEPS: u64 = 3;
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, Default)]
+struct Round {
+    samples: u64,
+    wall_seconds: f64,
+    cpu_seconds: f64,
+    parts: [f64; PARTS.len()],
+    ids: u64,
+    unique_rows: u64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &BenchArguments) -> Result<()> {
+    match &arguments.what {
+        BenchWhat::Train(arguments) => run_train(arguments),
+    }
+}
+
+fn run_train(arguments: &TrainBenchArguments) -> Result<()> {
+    if arguments.serve_rounds {
+        return serve_rounds(arguments);
+    }
+    let mut reports = Vec::new();
+    for one in if arguments.all { standard(arguments) } else { vec![arguments.clone()] } {
+        reports.push(measure(&one)?);
+    }
+    write_report(arguments.report.as_deref(), &json!({ "command": "bench", "runs": reports }))
+}
+
+/// All standard configurations.
+fn standard(arguments: &TrainBenchArguments) -> Vec<TrainBenchArguments> {
+    let mut all = Vec::new();
+    for config in [BenchConfig::Kaggle, BenchConfig::Terabyte] {
+        for (arch, ids) in [(BenchArch::Dot, 1), (BenchArch::Dot, 20), (BenchArch::Dcn, 1)] {
+            for batch in [128, 2048, 8192] {
+                for precision in [BenchPrecision::F32, BenchPrecision::Bf16] {
+                    all.push(TrainBenchArguments {
+                        config,
+                        arch,
+                        ids,
+                        batch,
+                        precision,
+                        ..arguments.clone()
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn measure(arguments: &TrainBenchArguments) -> Result<Value> {
+    let run = checked_run(arguments)?;
+    println!(
+        "{:?} {:?}, {} ids a bag, batch {} in {} grains, {:?}, {} threads, {:?}",
+        arguments.config,
+        arguments.arch,
+        arguments.ids,
+        arguments.batch,
+        run.grain_count,
+        arguments.precision,
+        arguments.threads,
+        Isa::detect().level()
+    );
+    let mut asked = false;
+    let mut rounds = Vec::new();
+    train_rounds(
+        arguments.threads,
+        &run,
+        &workload::batches(arguments),
+        &mut || {
+            let next = if asked { None } else { Some(arguments.seconds) };
+            asked = true;
+            next
+        },
+        &mut |round| rounds.push(round),
+    )?;
+    let round = rounds.first().copied().unwrap_or_default();
+    let network = Network::new(&run.model, Isa::detect())?;
+    let flops = 3 * network.forward_flops_per_sample();
+    let operands = match arguments.precision {
+        BenchPrecision::F32 => Operands::F32,
+        BenchPrecision::Bf16 => Operands::Bf16,
+    };
+    let peak = limits::gemm_peak(operands);
+    let dim = run.model.tables[0].dim;
+    let (read_ns, write_ns) = limits::row_nanoseconds(dim);
+    let rate = round.samples as f64 / round.wall_seconds;
+    let network_seconds = round.parts[Part::Network as usize];
+    let reached = flops as f64 * round.samples as f64 / arguments.threads as f64 / network_seconds / 1e9;
+    println!("  {} samples/s", format::rate(rate));
+    let total: f64 = round.parts.iter().sum();
+    for (part, name) in PARTS {
+        let seconds = round.parts[part as usize];
+        if seconds > 0.0 {
+            println!("  {name:<8} {:5.1} %", 100.0 * seconds / total);
+        }
+    }
+    println!(
+        "  network  {reached:.0} GFLOP/s a thread, {:.0} % of the {peak:.0} that one product reaches in cache",
+        100.0 * reached / peak
+    );
+    let per_thread = |count: u64, part: Part| {
+        round.parts[part as usize] * 1e9 * arguments.threads as f64 / count.max(1) as f64
+    };
+    println!(
+        "  lookup   {:.0} ns an id (a random row of {dim} floats is read in {read_ns:.0} ns); update {:.0} ns a row \
+         (read and written in {write_ns:.0} ns)",
+        per_thread(round.ids, Part::Lookup),
+        per_thread(round.unique_rows, Part::Update)
+    );
+    Ok(json!({
+        "config": format!("{:?}", arguments.config).to_lowercase(),
+        "arch": format!("{:?}", arguments.arch).to_lowercase(),
+        "ids": arguments.ids, "batch": arguments.batch, "grains": run.grain_count,
+        "precision": format!("{:?}", arguments.precision).to_lowercase(),
+        "threads": arguments.threads, "level": format!("{:?}", Isa::detect().level()),
+        "samples_per_second": rate,
+        "cpu_samples_per_second": round.samples as f64 / round.cpu_seconds,
+        "parts_seconds": PARTS.iter().map(|(part, name)| ((*name).to_owned(), json!(round.parts[*part as usize]))).collect::<serde_json::Map<_, _>>(),
+        "network_gflops_per_thread": reached, "gemm_peak_gflops": peak,
+        "lookup_ns_per_id": per_thread(round.ids, Part::Lookup), "row_read_ns": read_ns,
+        "update_ns_per_row": per_thread(round.unique_rows, Part::Update), "row_read_write_ns": write_ns,
+    }))
+}
+
+/// The protocol of bench/peers: `ready`, then a line of JSON for each `go SECONDS`.
+fn serve_rounds(arguments: &TrainBenchArguments) -> Result<()> {
+    let run = checked_run(arguments)?;
+    let batches = workload::batches(arguments);
+    let share = workload::distinct_share(&batches);
+    let mut ready = false;
+    train_rounds(
+        arguments.threads,
+        &run,
+        &batches,
+        &mut || {
+            if !ready {
+                println!(
+                    "ready {}",
+                    json!({ "distinct_share": share, "isa": format!("{:?}", Isa::detect().level()) })
+                );
+                ready = true;
+            }
+            loop {
+                let mut line = String::new();
+                if std::io::stdin().read_line(&mut line).ok()? == 0 {
+                    return None;
+                }
+                match line.trim().strip_prefix("go ").and_then(|seconds| seconds.trim().parse().ok()) {
+                    Some(seconds) => return Some(seconds),
+                    None => eprintln!("expected `go SECONDS`, got `{}`", line.trim()),
+                }
+            }
+        },
+        &mut |round| {
+            let (samples, wall, cpu) = (round.samples, round.wall_seconds, round.cpu_seconds);
+            println!("{}", json!({ "samples": samples, "wall_s": wall, "cpu_s": cpu }));
+        },
+    )
+}
+
+fn checked_run(arguments: &TrainBenchArguments) -> Result<Run> {
+    let run = workload::run(arguments);
+    if arguments.batch == 0 || arguments.ids == 0 || arguments.threads == 0 {
+        bail!("--batch, --ids and --threads must be at least 1");
+    }
+    if !run.grain_count.is_power_of_two() || !run.grain_count.is_multiple_of(arguments.threads) {
+        bail!(
+            "{} threads do not divide {} grains; both must be powers of two, and threads at most the grains",
+            arguments.threads,
+            run.grain_count
+        );
+    }
+    Ok(run)
+}
+
+/// Trains in rounds: `next` says how many seconds the next one is to take about, or that there is none.
+fn train_rounds(
+    threads: usize,
+    run: &Run,
+    batches: &[Batch],
+    next: &mut (dyn FnMut() -> Option<f64> + Send),
+    done: &mut (dyn FnMut(Round) + Send),
+) -> Result<()> {
+    let control = Mutex::new((next, done));
+    threads::run(threads, |comm| -> Result<(), TrainError> {
+        let mut state = RankState::new(run, comm.rank(), comm.rank_count(), Isa::detect())?;
+        let local: Vec<LocalBatch> = batches
+            .iter()
+            .map(|batch| {
+                let samples =
+                    run.grains().samples_of_rank(batch.sample_count, comm.rank(), comm.rank_count());
+                LocalBatch {
+                    first: samples.start,
+                    global_count: batch.sample_count,
+                    samples: batch.slice(samples),
+                }
+            })
+            .collect();
+        let mut steps_done = 0;
+        let mut step_seconds = timed_steps(comm, &mut state, &local, &mut steps_done, WARM_UP_STEPS)?
+            .wall_seconds
+            / WARM_UP_STEPS as f64;
+        loop {
+            let mut asked = Buffer::new();
+            if comm.rank() == 0 {
+                let mut control = control.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                asked = Buffer::of(&[
+                    (control.0)().map_or(0, |seconds| (seconds / step_seconds).ceil().max(1.0) as u64)
+                ]);
+            }
+            let steps = comm.all_gather(asked)?[0].values::<u64>()[0];
+            if steps == 0 {
+                return Ok(());
+            }
+            let round = timed_steps(comm, &mut state, &local, &mut steps_done, steps)?;
+            step_seconds = round.wall_seconds / steps as f64;
+            if comm.rank() == 0 {
+                (control.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1)(round);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn timed_steps(
+    comm: &dyn Communicator,
+    state: &mut RankState,
+    batches: &[LocalBatch],
+    steps_done: &mut u64,
+    steps: u64,
+) -> Result<Round, TrainError> {
+    comm.agree(Ok(()))?;
+    state.timings.take();
+    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let mut round = Round::default();
+    for _ in 0..steps {
+        let batch = &batches[*steps_done as usize % batches.len()];
+        let report = step(comm, state, batch, *steps_done)?;
+        round.samples += batch.global_count as u64;
+        round.ids += report.ids * comm.rank_count() as u64;
+        round.unique_rows += report.unique_rows * comm.rank_count() as u64;
+        *steps_done += 1;
+    }
+    comm.agree(Ok(()))?;
+    round.wall_seconds = start.elapsed().as_secs_f64();
+    round.cpu_seconds = cpu_seconds() - cpu;
+    round.parts = state.timings.take();
+    Ok(round)
+}
+
+/// Processor seconds of this process so far; 0 where the system does not tell.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 =
+        after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+    // Linux counts these in hundredths of a second on every architecture that it runs on today.
+    ticks as f64 / 100.0
+}

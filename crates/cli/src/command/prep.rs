@@ -1,0 +1,88 @@
+//! `campanile prep`: raw logs to the packed form.
+
+use anyhow::Result;
+use campanile_data::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
+use campanile_spec::config::Job;
+use serde_json::json;
+
+use crate::{args::PrepArguments, command::write_report, format, job_file, progress::Progress};
+
+/// Runs the command.
+pub fn run(arguments: &PrepArguments) -> Result<()> {
+    let job = job_file::read(&arguments.job)?;
+    let prepared = prepared(&job, arguments.quiet)?;
+    let rows =
+        |dataset: Option<&campanile_data::Dataset>| dataset.map_or(0, campanile_data::Dataset::row_count);
+    let (train, valid, test) =
+        (prepared.train.row_count(), rows(prepared.valid.as_ref()), rows(prepared.test.as_ref()));
+    println!(
+        "{} rows to train on, {} for validation, {} for the test; packed in {}",
+        format::count(train),
+        format::count(valid),
+        format::count(test),
+        job.process.cache_dir.display()
+    );
+    println!("next: campanile train {}", arguments.job.display());
+    write_report(
+        arguments.report.as_deref(),
+        &json!({
+            "command": "prep",
+            "rows": { "train": train, "valid": valid, "test": test },
+            "skipped_rows": prepared.skipped.total,
+            "fingerprint": prepared.fingerprint,
+        }),
+    )
+}
+
+/// Packs the job's data, or finds it packed, and says what was left out.
+pub fn prepared(job: &Job, quiet: bool) -> Result<Prepared> {
+    let options = PrepOptions {
+        memory_mib: job.process.prep_memory_mib,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        ..PrepOptions::new(&job.process.cache_dir, job.run.seed)
+    };
+    let mut progress: Option<(u32, Progress)> = None;
+    let mut show = |state: PrepProgress| {
+        if progress.as_ref().is_none_or(|(pass, _)| *pass != state.pass) {
+            let task = match state.phase {
+                PrepPhase::Count => "count",
+                PrepPhase::Measure => "measure",
+                PrepPhase::Pack => "pack",
+            };
+            if let Some((_, mut ended)) = progress.take() {
+                ended.end();
+            }
+            progress = Some((state.pass, Progress::new(task, state.bytes_total, quiet)));
+        }
+        let Some((_, progress)) = &mut progress else { return };
+        progress.update(state.bytes_done, state.bytes_total, || {
+            let (done, total) = (format::bytes(state.bytes_done), format::bytes(state.bytes_total));
+            format!(
+                "{done} of {total}, {} rows (pass {} of {})",
+                format::count(state.rows),
+                state.pass,
+                state.pass_count
+            )
+        });
+    };
+    let prepared = prepare(&job.run.data, &job.process.data, &options, &mut show)?;
+    if let Some((_, mut progress)) = progress {
+        progress.end();
+    }
+    if !quiet && prepared.skipped.total > 0 {
+        tell_skipped(&prepared.skipped);
+    }
+    Ok(prepared)
+}
+
+fn tell_skipped(skipped: &SkippedRows) {
+    let reasons: Vec<String> = skipped
+        .by_reason
+        .iter()
+        .map(|(reason, count)| format!("{} {reason}", format::count(*count)))
+        .collect();
+    eprintln!("left out {} bad rows: {}", format::count(skipped.total), reasons.join(", "));
+    for example in &skipped.examples {
+        eprintln!("  for example {example}");
+    }
+}

@@ -1,0 +1,192 @@
+//! `campanile train`: from a job file to a checkpoint, with everything shown on the way.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use campanile_spec::config::Job;
+use campanile_train::{
+    observe::{Event, Observer, Started},
+    resume,
+    run::{Summary, train},
+    scores::TaskScores,
+};
+use serde_json::json;
+
+use crate::{
+    args::TrainArguments,
+    command::{prep, write_report},
+    format, job_file,
+    progress::Progress,
+    scores_table::scores_table,
+};
+
+/// Runs the command.
+pub fn run(arguments: &TrainArguments) -> Result<()> {
+    let mut job = job_file::read(&arguments.job)?;
+    if let Some(threads) = arguments.threads {
+        job.process.threads = threads;
+    }
+    if let Some(output) = &arguments.output {
+        job.process.output_dir.clone_from(output);
+    }
+    let output = job.process.output_dir.clone();
+    if arguments.fresh {
+        remove_earlier(&job)?;
+    }
+    std::fs::create_dir_all(&output)
+        .with_context(|| format!("cannot make the directory {}", output.display()))?;
+    let effective = output.join("job.toml");
+    std::fs::write(&effective, job.effective_toml())
+        .with_context(|| format!("cannot write {}", effective.display()))?;
+    let prepared = prep::prepared(&job, arguments.quiet)?;
+    let mut watcher = Watcher::new(&job, arguments.quiet);
+    let summary = train(&job, &prepared, &mut watcher)?;
+    watcher.end();
+    if !arguments.quiet {
+        print_summary(&summary, &job, &arguments.job);
+    }
+    write_report(
+        arguments.report.as_deref(),
+        &json!({
+            "command": "train",
+            "job": job,
+            "run_hash": job.run.hash(),
+            "data_fingerprint": prepared.fingerprint,
+            "skipped_rows": prepared.skipped.total,
+            "started": summary.started,
+            "steps": summary.steps,
+            "samples": summary.samples,
+            "seconds": summary.seconds,
+            "samples_per_second": summary.samples as f64 / summary.seconds.max(1e-9),
+            "parts_seconds": summary.parts,
+            "training": { "tasks": summary.training },
+            "evaluation": {
+                "valid": summary.valid.as_ref().map(|tasks| json!({ "tasks": tasks })),
+                "test": summary.test.as_ref().map(|tasks| json!({ "tasks": tasks })),
+            },
+            "checkpoint": summary.checkpoint,
+        }),
+    )
+}
+
+fn remove_earlier(job: &Job) -> Result<()> {
+    let output = &job.process.output_dir;
+    for (path, is_directory) in
+        [(resume::directory(job), true), (output.join("events"), true), (output.join("metrics.jsonl"), false)]
+    {
+        if path.exists() {
+            let removed =
+                if is_directory { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows the run while it goes on.
+struct Watcher {
+    progress: Option<Progress>,
+    quiet: bool,
+    started: Started,
+    output: String,
+}
+
+impl Watcher {
+    fn new(job: &Job, quiet: bool) -> Watcher {
+        let output = job.process.output_dir.display().to_string();
+        Watcher { progress: None, quiet, started: Started::default(), output }
+    }
+
+    fn end(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.end();
+        }
+    }
+
+    fn start(&mut self, started: &Started) {
+        let mut progress = Progress::new("train", started.steps, self.quiet);
+        progress.line(&format!(
+            "{} rows, {} steps; {} floats in tables ({}), {} in the network; {} {}, {}",
+            format::count(started.train_rows),
+            format::count(started.steps),
+            format::rate(started.table_parameters as f64).trim(),
+            format::bytes(started.table_bytes),
+            format::count(started.dense_parameters as u64),
+            started.rank_count,
+            if started.rank_count == 1 { "thread" } else { "threads" },
+            started.level,
+        ));
+        if started.first_step > 0 {
+            let step = format::count(started.first_step);
+            progress.line(&format!("going on from the checkpoint of step {step} in {}", self.output));
+        }
+        progress.update(started.first_step, started.steps, String::new);
+        self.progress = Some(progress);
+        self.started = started.clone();
+    }
+}
+
+impl Observer for Watcher {
+    fn observe(&mut self, event: &Event<'_>) {
+        if let Event::Started(started) = event {
+            return self.start(started);
+        }
+        let Some(progress) = &mut self.progress else { return };
+        match event {
+            Event::Started(_) => {}
+            Event::Step(step) => progress.update(step.step, self.started.steps, || {
+                let done = (step.step - self.started.first_step) as f64;
+                let left = (self.started.steps - step.step) as f64 * step.seconds / done.max(1.0);
+                format!(
+                    "{}samples/s  {}  ETA {}",
+                    format::rate(step.samples as f64 / step.seconds.max(1e-9)),
+                    short_scores(&(step.window)()),
+                    format::duration(left)
+                )
+            }),
+            Event::Evaluated { step, split, scores } => {
+                progress.line(&format!("step {}: {split} {}", format::count(*step), short_scores(scores)));
+            }
+            Event::Checkpoint { step, path } => {
+                progress.line(&format!("step {}: checkpoint {}", format::count(*step), path.display()));
+            }
+        }
+    }
+}
+
+fn short_scores(scores: &[TaskScores]) -> String {
+    let several = scores.len() > 1;
+    let one = |score: &TaskScores| {
+        let name = if several { format!("{} ", score.task) } else { String::new() };
+        let value = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"));
+        format!("{name}loss {} NE {}", value(score.values.logloss), value(score.values.ne))
+    };
+    scores.iter().map(one).collect::<Vec<_>>().join("  ")
+}
+
+fn print_summary(summary: &Summary, job: &Job, job_path: &Path) {
+    let trained = summary.steps - summary.started.first_step.min(summary.steps);
+    if trained == 0 {
+        println!("all {} steps were trained before", format::count(summary.steps));
+    } else {
+        println!(
+            "trained {} steps, {} samples in {} ({}samples/s)",
+            format::count(trained),
+            format::count(summary.samples),
+            format::duration(summary.seconds),
+            format::rate(summary.samples as f64 / summary.seconds.max(1e-9))
+        );
+    }
+    println!();
+    let mut splits: Vec<(&str, &[TaskScores])> = vec![("training", &summary.training)];
+    splits.extend(summary.valid.as_deref().map(|scores| ("valid", scores)));
+    splits.extend(summary.test.as_deref().map(|scores| ("test", scores)));
+    print!("{}", scores_table(&splits));
+    println!();
+    println!("checkpoint   {}", summary.checkpoint.display());
+    println!("metrics      {}", job.process.output_dir.join("metrics.jsonl").display());
+    println!("TensorBoard  tensorboard --logdir {}", job.process.output_dir.join("events").display());
+    println!();
+    println!("next: campanile eval {} --split test", job_path.display());
+    println!("      campanile inspect {}", summary.checkpoint.display());
+}

@@ -1,0 +1,115 @@
+//! Why a run ended.
+
+use std::path::PathBuf;
+
+use campanile_comm::CommError;
+use campanile_data::DataError;
+use campanile_model::ModelError;
+use campanile_sharded::ShardedError;
+use campanile_tables::{CheckpointError, TableError};
+use thiserror::Error;
+
+/// Why training or evaluation could not go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// Ranks could not talk, or one of them gave up.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A lookup or update failed.
+    #[error(transparent)]
+    Sharded(#[from] ShardedError),
+    /// The input could not be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The model's shapes do not fit.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A table could not do what it was asked.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A checkpoint could not be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The number of ranks does not divide the grains.
+    #[error(
+        "{threads} threads do not divide the {grains} grains of a batch; set process.threads to one of {options}"
+    )]
+    Threads {
+        /// Asked for.
+        threads: usize,
+        /// Grains of the run.
+        grains: usize,
+        /// What would do.
+        options: String,
+    },
+    /// A grain does not fit a weight-gradient product.
+    #[error(
+        "a grain of {samples} samples is above the limit of {limit}; raise run.grains or lower run.batch_size"
+    )]
+    GrainTooLarge {
+        /// Samples of a grain.
+        samples: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// Tables need more memory than there is.
+    #[error("{0}")]
+    Memory(crate::memory::DoesNotFit),
+    /// The newest checkpoint belongs to another run.
+    #[error(
+        "{path} was written by another job ([run] differs: {difference}); give this job another process.output_dir, \
+         or remove that directory to start afresh"
+    )]
+    OtherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Which keys differ.
+        difference: String,
+    },
+    /// The newest checkpoint was trained on other data.
+    #[error(
+        "{path} was trained on other data (fingerprint {found}, now {wanted}); give this job another \
+         process.output_dir, or bring the old input back"
+    )]
+    OtherData {
+        /// The checkpoint.
+        path: PathBuf,
+        /// In the checkpoint.
+        found: String,
+        /// Of the data now.
+        wanted: String,
+    },
+    /// A checkpoint's metrics cannot be read.
+    #[error("{path}: the metrics in the manifest cannot be read: {reason}")]
+    Scores {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// There is nothing to train on.
+    #[error("the training split is empty; look at [run.data.split] and process.data.train")]
+    NoRows,
+    /// The model says things that are not numbers.
+    #[error(
+        "task `{task}`: a logit of step {step} is not a finite number: the model has diverged; lower \
+         run.dense.learning_rate or run.sparse.learning_rate, or set run.dense.norm_max"
+    )]
+    Diverged {
+        /// The task.
+        task: String,
+        /// The step.
+        step: u64,
+    },
+    /// A file of the run could not be written.
+    #[error("{path}: {source}")]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The TensorBoard file could not be written.
+    #[error(transparent)]
+    EventFile(#[from] crate::event_file::EventFileError),
+}

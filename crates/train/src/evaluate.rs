@@ -1,0 +1,42 @@
+//! Judging the model on rows that it does not train on.
+
+use campanile_comm::Communicator;
+use campanile_data::Dataset;
+use campanile_spec::config::Run;
+
+use crate::{
+    TrainError,
+    loader::{Feed, LocalBatch},
+    predictions::Predictions,
+    rank::RankState,
+    scores::{Scores, TaskScores},
+};
+
+/// Predicts the rows of `feed` once, in order, and scores them. Every rank takes part; the scores are complete
+/// on rank 0.
+///
+/// # Errors
+/// When any rank fails.
+pub fn evaluate(
+    comm: &dyn Communicator,
+    state: &mut RankState,
+    run: &Run,
+    dataset: &Dataset,
+    feed: Feed,
+) -> Result<Vec<TaskScores>, TrainError> {
+    let mut scores = Scores::for_evaluation(run);
+    let reader = dataset.reader();
+    comm.agree(reader.as_ref().map(drop).map_err(ToString::to_string))?;
+    let mut reader = reader?;
+    let mut batch = LocalBatch::default();
+    state.network.prepare(&state.parameters);
+    for step in 0..feed.steps_per_epoch() {
+        let outcome = feed.read(&mut reader, step, &mut batch);
+        comm.agree(outcome.as_ref().map(drop).map_err(ToString::to_string))?;
+        outcome?;
+        state.predict(comm, &batch)?;
+        let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
+        scores.add(&predictions);
+    }
+    Ok(scores.running())
+}

@@ -1,0 +1,72 @@
+//! Will the tables fit? Asked before anything is allocated, and answered with names and numbers.
+
+use std::fmt;
+
+use campanile_spec::config::Job;
+use campanile_tables::{memory_available, memory_needed};
+
+/// The tables do not fit: which, how much, and what to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoesNotFit {
+    needed: u64,
+    limit: u64,
+    limit_source: &'static str,
+    /// Name and bytes, largest first.
+    largest: Vec<(String, u64)>,
+}
+
+impl fmt::Display for DoesNotFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "the tables need {} with their optimizer state, and {} is {}",
+            bytes(self.needed),
+            self.limit_source,
+            bytes(self.limit)
+        )?;
+        for (name, size) in &self.largest {
+            writeln!(f, "  table `{name}` needs {}", bytes(*size))?;
+        }
+        write!(
+            f,
+            "make it smaller: fewer rows (hash to less), a smaller dim, format = \"f16\" or \"bf16\" in [run.tables], \
+             or an optimizer with less state (rowwise_adagrad keeps one float a row)"
+        )
+    }
+}
+
+/// Checks the job's tables against `process.table_memory_mib`, or against the free memory of the machine.
+///
+/// # Errors
+/// When they do not fit.
+pub fn check(job: &Job) -> Result<(), DoesNotFit> {
+    let (limit, limit_source) = match job.process.table_memory_mib {
+        0 => match memory_available() {
+            Some(free) => (free, "the free memory of this machine"),
+            None => return Ok(()),
+        },
+        mib => (mib << 20, "process.table_memory_mib"),
+    };
+    let mut sizes: Vec<(String, u64)> = job
+        .run
+        .model
+        .tables
+        .iter()
+        .map(|table| (table.name.clone(), memory_needed(table, &job.run.sparse.optimizer)))
+        .collect();
+    let needed = sizes.iter().map(|(_, size)| size).sum();
+    if needed <= limit {
+        return Ok(());
+    }
+    sizes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    sizes.truncate(5);
+    Err(DoesNotFit { needed, limit, limit_source, largest: sizes })
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..0x10_0000 => format!("{:.1} KiB", count as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", count as f64 / (1u64 << 20) as f64),
+        _ => format!("{:.1} GiB", count as f64 / (1u64 << 30) as f64),
+    }
+}

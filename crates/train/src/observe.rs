@@ -1,0 +1,81 @@
+//! What a run tells while it goes on.
+
+use std::path::PathBuf;
+
+use crate::{clock::PARTS, scores::TaskScores};
+
+/// Somebody who watches a run. Called on rank 0, between steps.
+pub trait Observer: Send {
+    /// Something happened.
+    fn observe(&mut self, event: &Event<'_>);
+}
+
+/// Something that happened.
+pub enum Event<'a> {
+    /// Memory is there, and the first step is about to begin.
+    Started(&'a Started),
+    /// A step was trained.
+    Step(&'a StepEvent<'a>),
+    /// A split was evaluated.
+    Evaluated {
+        /// Steps trained before.
+        step: u64,
+        /// `valid` or `test`.
+        split: &'static str,
+        /// By task.
+        scores: &'a [TaskScores],
+    },
+    /// A checkpoint stands.
+    Checkpoint {
+        /// Steps trained before.
+        step: u64,
+        /// Where it is.
+        path: &'a PathBuf,
+    },
+}
+
+/// What a run begins with.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Started {
+    /// Step that comes first; above 0 when a checkpoint was found.
+    pub first_step: u64,
+    /// Step after the last.
+    pub steps: u64,
+    /// Rows of the training split.
+    pub train_rows: u64,
+    /// Ranks.
+    pub rank_count: usize,
+    /// Floats of the dense network.
+    pub dense_parameters: usize,
+    /// Floats of all tables.
+    pub table_parameters: u64,
+    /// Bytes of all tables and their state.
+    pub table_bytes: u64,
+    /// The instruction level of the kernels.
+    pub level: String,
+}
+
+/// A trained step.
+pub struct StepEvent<'a> {
+    /// Steps trained, this one included.
+    pub step: u64,
+    /// Samples trained by this process.
+    pub samples: u64,
+    /// Seconds since the first step of this process.
+    pub seconds: f64,
+    /// Over the last window, by task; computed only when asked for.
+    pub window: &'a dyn Fn() -> Vec<TaskScores>,
+    /// Since the first step of the run, by task.
+    pub running: &'a dyn Fn() -> Vec<TaskScores>,
+}
+
+/// Seconds by part of the step, on rank 0.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct PartSeconds(pub Vec<(String, f64)>);
+
+impl PartSeconds {
+    /// With the names of the parts.
+    pub fn new(seconds: [f64; PARTS.len()]) -> PartSeconds {
+        PartSeconds(PARTS.iter().map(|(part, name)| ((*name).to_owned(), seconds[*part as usize])).collect())
+    }
+}

@@ -1,0 +1,144 @@
+//! What the model said of a batch, brought to rank 0 in the order of the global batch.
+//!
+//! Metrics are summed there, sample by sample, so that they are the same for every number of ranks. A message
+//! is some twenty bytes a sample, a thousandth of what a step moves otherwise.
+
+use campanile_comm::{Buffer, CommError, Communicator};
+
+use crate::loader::LocalBatch;
+
+/// Logits of some samples and what they are judged by. Optional columns are empty.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Predictions {
+    /// Number of samples.
+    pub sample_count: usize,
+    /// `[task][sample]`.
+    pub logits: Vec<f32>,
+    /// `[task][sample]`, NaN where absent.
+    pub labels: Vec<f32>,
+    /// Sample weights.
+    pub weights: Vec<f32>,
+    /// Groups for GAUC.
+    pub groups: Vec<u64>,
+    /// Segments for calibration.
+    pub segments: Vec<u32>,
+    /// `[task][sample]`, for synthetic worlds.
+    pub true_probabilities: Vec<f32>,
+}
+
+impl Predictions {
+    /// The slice of one task in a `[task][sample]` column; empty where the column is.
+    pub fn of_task<'a>(&self, column: &'a [f32], task: usize) -> &'a [f32] {
+        if column.is_empty() { column } else { &column[task * self.sample_count..][..self.sample_count] }
+    }
+
+    /// Brings the predictions of all ranks to rank 0, which gets one `Predictions` per rank, in rank order;
+    /// the others get none. `logits` are `[sample][task]`.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn collect(
+        comm: &dyn Communicator,
+        batch: &LocalBatch,
+        logits: &[f32],
+        task_count: usize,
+    ) -> Result<Vec<Predictions>, CommError> {
+        let mine = Predictions::of(batch, logits, task_count);
+        if comm.rank_count() == 1 {
+            return Ok(vec![mine]);
+        }
+        let parts = comm.gather(0, mine.write())?;
+        Ok(if comm.rank() == 0 { parts.iter().map(Predictions::read).collect() } else { Vec::new() })
+    }
+
+    /// The parts of all ranks as one, in the order of the global batch.
+    pub fn concatenated(parts: &[Predictions], task_count: usize) -> Predictions {
+        let by_task = |column: fn(&Predictions) -> &[f32]| -> Vec<f32> {
+            (0..task_count)
+                .flat_map(|task| parts.iter().flat_map(move |p| p.of_task(column(p), task)))
+                .copied()
+                .collect()
+        };
+        Predictions {
+            sample_count: parts.iter().map(|part| part.sample_count).sum(),
+            logits: by_task(|part| &part.logits),
+            labels: by_task(|part| &part.labels),
+            weights: parts.iter().flat_map(|part| &part.weights).copied().collect(),
+            groups: parts.iter().flat_map(|part| &part.groups).copied().collect(),
+            segments: parts.iter().flat_map(|part| &part.segments).copied().collect(),
+            true_probabilities: by_task(|part| &part.true_probabilities),
+        }
+    }
+
+    fn of(batch: &LocalBatch, logits: &[f32], task_count: usize) -> Predictions {
+        let samples = &batch.samples;
+        let count = samples.sample_count;
+        let by_task =
+            (0..task_count).flat_map(|task| (0..count).map(move |sample| sample * task_count + task));
+        Predictions {
+            sample_count: count,
+            logits: by_task.map(|place| logits[place]).collect(),
+            labels: samples.labels.clone(),
+            weights: samples.weights.clone(),
+            groups: samples.groups.clone(),
+            segments: samples.segments.clone(),
+            true_probabilities: samples.true_probabilities.clone(),
+        }
+    }
+
+    /// `lengths of the six columns, samples | the columns`, in words of 32 bits.
+    fn write(&self) -> Buffer {
+        let groups: Vec<u32> = self.groups.iter().flat_map(|g| [*g as u32, (*g >> 32) as u32]).collect();
+        let columns: [&[u32]; 6] = [
+            bytemuck::cast_slice(&self.logits),
+            bytemuck::cast_slice(&self.labels),
+            bytemuck::cast_slice(&self.weights),
+            &groups,
+            &self.segments,
+            bytemuck::cast_slice(&self.true_probabilities),
+        ];
+        let mut words: Vec<u32> = columns.iter().map(|column| column.len() as u32).collect();
+        words.push(self.sample_count as u32);
+        words.extend(columns.iter().flat_map(|column| column.iter()));
+        Buffer::of(&words)
+    }
+
+    fn read(buffer: &Buffer) -> Predictions {
+        let (lengths, mut rest) = buffer.values::<u32>().split_at(7);
+        let mut column = |index: usize| {
+            let (column, after) = rest.split_at(lengths[index] as usize);
+            rest = after;
+            column
+        };
+        let floats = |words: &[u32]| words.iter().map(|w| f32::from_bits(*w)).collect();
+        Predictions {
+            sample_count: lengths[6] as usize,
+            logits: floats(column(0)),
+            labels: floats(column(1)),
+            weights: floats(column(2)),
+            groups: column(3).chunks_exact(2).map(|g| u64::from(g[0]) | u64::from(g[1]) << 32).collect(),
+            segments: column(4).to_vec(),
+            true_probabilities: floats(column(5)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_comes_back_whole() {
+        let predictions = Predictions {
+            sample_count: 2,
+            logits: vec![0.5, -1.0, 2.0, 3.0],
+            labels: vec![1.0, 0.0, 0.0, 1.0],
+            weights: vec![],
+            groups: vec![u64::MAX - 3, 7],
+            segments: vec![4, 5],
+            true_probabilities: vec![],
+        };
+        assert_eq!(Predictions::read(&predictions.write()), predictions);
+        assert_eq!(predictions.of_task(&predictions.logits, 1), [2.0, 3.0]);
+    }
+}

@@ -1,0 +1,324 @@
+//! Checkpoints of a run: when they are taken, what goes in, and how a run goes on from one.
+//!
+//! A checkpoint is the state between two steps. Rows are frozen by a cut and written while the next steps run
+//! (`tables::checkpoint`); dense weights, their optimizer state and the metrics are small and copied at once.
+//! Since the batch of a step follows from its number, the data cursor is the step.
+
+use std::{path::PathBuf, sync::Arc};
+
+use campanile_comm::{Buffer, Communicator};
+use campanile_model::{Network, Parameter};
+use campanile_sharded::reduce::slice_of;
+use campanile_spec::config::Job;
+use campanile_tables::checkpoint::{
+    self, Checkpoint, CheckpointError, DenseKind, DenseLayout, Limits, Load, Manifest, Progress, Sweep,
+    TableLayout, TensorEntry, Written,
+};
+use serde_json::{Value, json};
+
+use crate::{TrainError, rank::RankState, scores::Scores};
+
+/// Where a job's checkpoints are.
+pub fn directory(job: &Job) -> PathBuf {
+    job.process.output_dir.join("checkpoints")
+}
+
+/// The checkpoints of a run.
+pub struct Checkpoints<'a> {
+    job: &'a Job,
+    fingerprint: &'a str,
+    directory: PathBuf,
+    under_way: Option<UnderWay>,
+    /// The newest that stands.
+    published: Option<(u64, PathBuf)>,
+}
+
+/// A checkpoint that is being written.
+struct UnderWay {
+    step: u64,
+    sweep: Sweep,
+    manifest: Manifest,
+}
+
+impl<'a> Checkpoints<'a> {
+    /// For a job and the fingerprint of its data.
+    pub fn new(job: &'a Job, fingerprint: &'a str) -> Checkpoints<'a> {
+        Checkpoints { job, fingerprint, directory: directory(job), under_way: None, published: None }
+    }
+
+    /// Brings back the newest checkpoint, if there is one, and says which step comes next.
+    ///
+    /// # Errors
+    /// When it is damaged, or belongs to another job or other data.
+    pub fn restore(
+        &mut self,
+        comm: &dyn Communicator,
+        state: &mut RankState,
+        scores: &mut Scores,
+    ) -> Result<u64, TrainError> {
+        let swept = if comm.rank() == 0 { checkpoint::clean(&self.directory) } else { Ok(()) };
+        comm.agree(swept.as_ref().map(drop).map_err(ToString::to_string))?;
+        swept?;
+        let Some(path) = checkpoint::latest(&self.directory)? else { return Ok(0) };
+        let found = Checkpoint::open(&path)?;
+        let manifest = found.manifest();
+        if let Some(difference) = difference(&manifest.job["run"], &json!(self.job.run)) {
+            return Err(TrainError::OtherRun { path, difference });
+        }
+        if manifest.transforms != self.fingerprint {
+            let (found, wanted) = (manifest.transforms.clone(), self.fingerprint.to_owned());
+            return Err(TrainError::OtherData { path, found, wanted });
+        }
+        load(&found, state, comm.rank(), comm.rank_count(), Load::RowsAndState)?;
+        scores.restore(&manifest.extra["scores"], &path)?;
+        let step = manifest.step;
+        self.published = Some((step, path));
+        Ok(step)
+    }
+
+    /// Does a checkpoint's share of work between two steps: begins one when it is due, copies some rows of the
+    /// one under way, publishes it when all ranks have written theirs. Says which was published, if one was.
+    ///
+    /// # Errors
+    /// When the disk fails, on all ranks; the checkpoints from before are intact.
+    pub fn after_step(
+        &mut self,
+        comm: &dyn Communicator,
+        state: &mut RankState,
+        scores: &Scores,
+        done: u64,
+        last: u64,
+    ) -> Result<Option<(u64, PathBuf)>, TrainError> {
+        let every = self.job.process.checkpoint_every_steps;
+        let due = every > 0 && done.is_multiple_of(every) && done < last;
+        let mut published = None;
+        if let Some(under_way) = &mut self.under_way {
+            let progress = under_way.sweep.advance(&mut state.tables);
+            self.give_up_on_error(comm, state, progress.as_ref().err())?;
+            let written = u8::from(matches!(progress, Ok(Progress::Written)));
+            let all = comm.all_gather(Buffer::of(&[written]))?;
+            if due || all.iter().all(|rank| rank.bytes() == [1]) {
+                published = self.publish(comm, state)?;
+            }
+        }
+        if due {
+            self.begin(comm, state, scores, done)?;
+        }
+        Ok(published)
+    }
+
+    /// Writes the state after the last step, waits until it stands, and says where.
+    ///
+    /// # Errors
+    /// When the disk fails, on all ranks; the checkpoints from before are intact.
+    pub fn finish(
+        &mut self,
+        comm: &dyn Communicator,
+        state: &mut RankState,
+        scores: &Scores,
+        step: u64,
+    ) -> Result<PathBuf, TrainError> {
+        self.publish(comm, state)?;
+        if self.published.as_ref().is_none_or(|(newest, _)| *newest != step) {
+            self.begin(comm, state, scores, step)?;
+            self.publish(comm, state)?;
+        }
+        Ok(self.published.as_ref().map(|(_, path)| path.clone()).unwrap_or_default())
+    }
+
+    fn begin(
+        &mut self,
+        comm: &dyn Communicator,
+        state: &mut RankState,
+        scores: &Scores,
+        step: u64,
+    ) -> Result<(), TrainError> {
+        let made = if comm.rank() == 0 { checkpoint::prepare(&self.directory, step) } else { Ok(()) };
+        comm.agree(made.as_ref().map(drop).map_err(ToString::to_string))?;
+        made?;
+        let mut sweep = Sweep::begin(&self.directory, step, &mut state.tables, Limits::default())?;
+        write_dense(&mut sweep, state, comm.rank(), comm.rank_count())?;
+        let run = &self.job.run;
+        let layouts = run.model.tables.iter().map(|table| TableLayout::new(table, &run.sparse.optimizer));
+        let mut manifest = Manifest::new(step, layouts.collect());
+        manifest.cursor = json!({ "step": step });
+        manifest.run_hash = run.hash();
+        manifest.transforms = self.fingerprint.to_owned();
+        manifest.job = json!(self.job);
+        manifest.plan = json!(state.plan);
+        if comm.rank() == 0 {
+            manifest.extra = json!({ "scores": scores.state() });
+        }
+        self.under_way = Some(UnderWay { step, sweep, manifest });
+        Ok(())
+    }
+
+    /// Waits for the checkpoint under way, if there is one, and publishes it.
+    fn publish(
+        &mut self,
+        comm: &dyn Communicator,
+        state: &mut RankState,
+    ) -> Result<Option<(u64, PathBuf)>, TrainError> {
+        let Some(UnderWay { step, sweep, manifest }) = self.under_way.take() else { return Ok(None) };
+        let written = sweep.finish(&mut state.tables);
+        self.discard_on_error(comm, step, written.as_ref().err())?;
+        let words = serde_json::to_vec(&written.unwrap_or_default()).unwrap_or_default();
+        let parts = comm.gather(0, Buffer::of(&words))?;
+        let mut outcome = Ok(self.directory.join(format!("step-{step:012}")));
+        if comm.rank() == 0 {
+            let parts = parts
+                .iter()
+                .filter_map(|part| serde_json::from_slice::<Written>(part.bytes()).ok())
+                .collect();
+            outcome = checkpoint::publish(&self.directory, manifest, parts);
+        }
+        self.discard_on_error(comm, step, outcome.as_ref().err())?;
+        let path = outcome?;
+        if comm.rank() == 0 {
+            checkpoint::prune(&self.directory, self.job.process.checkpoints_kept.max(1))?;
+        }
+        self.published = Some((step, path.clone()));
+        Ok(Some((step, path)))
+    }
+
+    fn give_up_on_error(
+        &mut self,
+        comm: &dyn Communicator,
+        state: &mut RankState,
+        error: Option<&CheckpointError>,
+    ) -> Result<(), TrainError> {
+        let step = self.under_way.as_ref().map_or(0, |under_way| under_way.step);
+        let agreed = self.discard_on_error(comm, step, error);
+        if agreed.is_err()
+            && let Some(under_way) = self.under_way.take()
+        {
+            under_way.sweep.abandon(&mut state.tables);
+        }
+        agreed
+    }
+
+    /// Where any rank has failed, all return its error, and nothing is left of the checkpoint.
+    fn discard_on_error(
+        &self,
+        comm: &dyn Communicator,
+        step: u64,
+        error: Option<&CheckpointError>,
+    ) -> Result<(), TrainError> {
+        let outcome = error.map_or(Ok(()), |error| Err(error.to_string()));
+        let agreed = comm.agree(outcome);
+        if agreed.is_err() && comm.rank() == 0 {
+            // The error that led here is the one to tell; what could not be removed is cleaned up next time.
+            let _ = checkpoint::discard(&self.directory, step);
+        }
+        Ok(agreed?)
+    }
+}
+
+/// Fills a rank's state from a checkpoint.
+///
+/// # Errors
+/// When a file is damaged, or a tensor is missing or of another shape.
+pub fn load(
+    found: &Checkpoint,
+    state: &mut RankState,
+    rank: usize,
+    rank_count: usize,
+    what: Load,
+) -> Result<(), TrainError> {
+    let weights = found.dense_values(&dense_layout(&state.network, DenseKind::Weights, &[""]))?;
+    state.parameters.copy_from_slice(&weights);
+    if what == Load::RowsAndState {
+        let values = found.dense_values(&state_layout(state))?;
+        let slice = slice_of(state.parameters.len(), rank, rank_count);
+        for (own, whole) in state.dense_state.iter_mut().zip(values.chunks(weights.len().max(1))) {
+            own.1.copy_from_slice(&whole[slice.clone()]);
+        }
+    }
+    for table in &mut state.tables {
+        found.load_table(table, what)?;
+    }
+    Ok(())
+}
+
+/// Adds this rank's slice of the dense optimizer's state, and on rank 0 the dense weights, which all ranks have.
+fn write_dense(
+    sweep: &mut Sweep,
+    state: &RankState,
+    rank: usize,
+    rank_count: usize,
+) -> Result<(), TrainError> {
+    if rank == 0 {
+        let layout = Arc::new(dense_layout(&state.network, DenseKind::Weights, &[""]));
+        sweep.dense(&layout, 0, state.parameters.clone())?;
+    }
+    let layout = Arc::new(state_layout(state));
+    let (count, first) = (state.parameters.len(), slice_of(state.parameters.len(), rank, rank_count).start);
+    // A small network may leave a rank without a slice.
+    let slices = state.dense_state.iter().enumerate().filter(|(_, (_, values))| !values.is_empty());
+    for (place, (_, values)) in slices {
+        sweep.dense(&layout, (place * count + first) as u64, values.clone())?;
+    }
+    Ok(())
+}
+
+/// The dense optimizer's state: for each of its names, every tensor of the network.
+fn state_layout(state: &RankState) -> DenseLayout {
+    let suffixes: Vec<String> = state.dense_state.iter().map(|(name, _)| format!(".{name}")).collect();
+    let suffixes: Vec<&str> = suffixes.iter().map(String::as_str).collect();
+    dense_layout(&state.network, DenseKind::State, &suffixes)
+}
+
+/// All tensors of the network, once for each suffix.
+fn dense_layout(network: &Network, kind: DenseKind, suffixes: &[&str]) -> DenseLayout {
+    let entry = |suffix: &str, parameter: &Parameter| TensorEntry {
+        name: format!("{}{suffix}", parameter.name),
+        shape: parameter.shape.clone(),
+    };
+    let of_suffix = |suffix| network.parameters().iter().map(move |parameter| entry(suffix, parameter));
+    DenseLayout { kind, tensors: suffixes.iter().copied().flat_map(of_suffix).collect() }
+}
+
+/// Which keys of two runs differ, but for those that only say when to stop or when to look.
+fn difference(found: &Value, wanted: &Value) -> Option<String> {
+    const HARMLESS: [&str; 3] = ["epochs", "steps_max", "evaluate"];
+    let mut differing = Vec::new();
+    collect_differences("run", found, wanted, &mut differing);
+    differing.retain(|key| !HARMLESS.iter().any(|harmless| key.starts_with(&format!("run.{harmless}"))));
+    let more = if differing.len() > 3 { " and others" } else { "" };
+    differing.truncate(3);
+    if differing.is_empty() { None } else { Some(format!("{}{more}", differing.join(", "))) }
+}
+
+fn collect_differences(key: &str, found: &Value, wanted: &Value, out: &mut Vec<String>) {
+    match (found, wanted) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+            keys.sort();
+            keys.dedup();
+            for name in keys {
+                let null = &Value::Null;
+                collect_differences(
+                    &format!("{key}.{name}"),
+                    a.get(name).unwrap_or(null),
+                    b.get(name).unwrap_or(null),
+                    out,
+                );
+            }
+        }
+        _ if found != wanted => out.push(key.to_owned()),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_differ_are_told_apart_by_key() {
+        let run = json!({ "seed": 1, "epochs": 2, "model": { "dim": 16 } });
+        assert_eq!(difference(&run, &json!({ "seed": 1, "epochs": 9, "model": { "dim": 16 } })), None);
+        let other = json!({ "seed": 2, "epochs": 2, "model": { "dim": 8 } });
+        assert_eq!(difference(&run, &other).unwrap(), "run.model.dim, run.seed");
+    }
+}

@@ -1,0 +1,272 @@
+//! A whole run: set up ranks, go on from the newest checkpoint, train, evaluate, leave everything on disk.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use campanile_comm::{Communicator, threads};
+use campanile_data::{Dataset, Prepared};
+use campanile_kernels::Isa;
+use campanile_spec::config::Job;
+use campanile_tables::{
+    checkpoint::{Checkpoint, Load},
+    memory_needed,
+};
+use serde::Serialize;
+
+use crate::{
+    TrainError,
+    clock::{Part, Stopwatch},
+    evaluate::evaluate,
+    journal::Journal,
+    loader::{Feed, Loader},
+    memory,
+    observe::{Event, Observer, PartSeconds, Started, StepEvent},
+    predictions::Predictions,
+    rank::RankState,
+    resume::{self, Checkpoints},
+    scores::{Scores, TaskScores},
+    step::step,
+};
+
+/// How a run ended.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Summary {
+    /// What it began with.
+    pub started: Started,
+    /// Steps trained over all, earlier processes included.
+    pub steps: u64,
+    /// Samples trained by this process.
+    pub samples: u64,
+    /// Seconds from the first step to the last, of this process.
+    pub seconds: f64,
+    /// Where the time of rank 0 went.
+    pub parts: PartSeconds,
+    /// Over the whole run, each sample judged before it was trained on.
+    pub training: Vec<TaskScores>,
+    /// On the validation split, after the last step.
+    pub valid: Option<Vec<TaskScores>>,
+    /// On the test split, after the last step.
+    pub test: Option<Vec<TaskScores>>,
+    /// The last checkpoint.
+    pub checkpoint: PathBuf,
+}
+
+/// Ranks for a job: as asked, or as many as there are cores.
+///
+/// # Errors
+/// When the number asked for does not divide the grains.
+pub fn rank_count(job: &Job) -> Result<usize, TrainError> {
+    let grains = job.run.grain_count;
+    let threads = job.process.threads;
+    if threads == 0 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        return Ok(1 << cores.min(grains).ilog2());
+    }
+    if !threads.is_power_of_two() || !grains.is_multiple_of(threads) {
+        let options: Vec<String> = (0..=grains.ilog2()).map(|power| (1usize << power).to_string()).collect();
+        return Err(TrainError::Threads { threads, grains, options: options.join(", ") });
+    }
+    Ok(threads)
+}
+
+/// Trains a job on its prepared data, going on from its newest checkpoint if there is one.
+///
+/// # Errors
+/// When anything in the world is not as it must be; what was published before stays whole.
+pub fn train(job: &Job, prepared: &Prepared, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
+    let ranks = rank_count(job)?;
+    memory::check(job).map_err(TrainError::Memory)?;
+    if prepared.train.row_count() == 0 {
+        return Err(TrainError::NoRows);
+    }
+    let observer = Mutex::new(observer);
+    let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
+    let summaries =
+        threads::run(ranks, |comm| Trainer { comm, job, prepared, tell: &tell }.run(Isa::detect()))?;
+    Ok(summaries.into_iter().next().unwrap_or_default())
+}
+
+/// One rank of a run.
+struct Trainer<'a> {
+    comm: &'a dyn Communicator,
+    job: &'a Job,
+    prepared: &'a Prepared,
+    tell: &'a (dyn Fn(&Event<'_>) + Sync),
+}
+
+impl Trainer<'_> {
+    fn run(&self, isa: Isa) -> Result<Summary, TrainError> {
+        let (comm, run) = (self.comm, &self.job.run);
+        let made = RankState::new(run, comm.rank(), comm.rank_count(), isa);
+        let mut state = self.together(made)?;
+        let mut scores = Scores::for_training(run);
+        let mut checkpoints = Checkpoints::new(self.job, &self.prepared.fingerprint);
+        let found = checkpoints.restore(comm, &mut state, &mut scores);
+        let first_step = self.together(found)?;
+        let feed = self.feed(self.prepared.train.row_count());
+        let all = feed.steps_per_epoch() * run.epochs;
+        let steps = if run.steps_max == 0 { all } else { all.min(run.steps_max) };
+        let journal =
+            if comm.rank() == 0 { Journal::open(self.job, first_step, steps).map(Some) } else { Ok(None) };
+        let mut journal = self.together(journal)?;
+
+        let started = self.started(&state, first_step, steps, isa);
+        self.say(&Event::Started(&started));
+        let watch = Stopwatch::start();
+        let samples =
+            self.steps(&mut state, &mut scores, &mut checkpoints, &mut journal, first_step..steps)?;
+        let seconds = watch.seconds();
+        let parts = PartSeconds::new(state.timings.take());
+
+        let checkpoint = checkpoints.finish(comm, &mut state, &scores, steps.max(first_step))?;
+        self.say(&Event::Checkpoint { step: steps, path: &checkpoint });
+        let valid = self.evaluate(&mut state, "valid", steps, 0)?;
+        let test = self.evaluate(&mut state, "test", steps, 0)?;
+        if let Some(journal) = &mut journal {
+            journal.evaluated(steps, "valid", valid.as_deref())?;
+            journal.evaluated(steps, "test", test.as_deref())?;
+        }
+        let training = scores.running();
+        Ok(Summary { started, steps, samples, seconds, parts, training, valid, test, checkpoint })
+    }
+
+    fn steps(
+        &self,
+        state: &mut RankState,
+        scores: &mut Scores,
+        checkpoints: &mut Checkpoints,
+        journal: &mut Option<Journal>,
+        steps: std::ops::Range<u64>,
+    ) -> Result<u64, TrainError> {
+        let (comm, run, last) = (self.comm, &self.job.run, steps.end);
+        let feed = self.feed(self.prepared.train.row_count());
+        let loader = Loader::start(&self.prepared.train, feed, steps.clone(), self.job.process.batches_ahead);
+        let mut loader = self.together(loader)?;
+        let watch = Stopwatch::start();
+        let mut samples = 0;
+        let mut trouble = Ok(());
+        for number in steps {
+            state.timings.start(Part::Input);
+            // One agreement a step: over this batch, and over what rank 0 saw in the last one.
+            let next = std::mem::replace(&mut trouble, Ok(())).and_then(|()| Ok(loader.next_batch()?));
+            let Some(batch) = self.together(next)? else { break };
+            step(comm, state, &batch, number)?;
+            state.timings.start(Part::Rest);
+            samples += batch.global_count as u64;
+            let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
+            loader.give_back(batch);
+            let done = number + 1;
+            scores.add(&predictions);
+            trouble = scores.check_finite(number);
+            checkpoints.after_step(comm, state, scores, done, last)?.iter().for_each(|(step, path)| {
+                self.say(&Event::Checkpoint { step: *step, path });
+            });
+            if comm.rank() == 0 {
+                let event = StepEvent {
+                    step: done,
+                    samples,
+                    seconds: watch.seconds(),
+                    window: &|| scores.window(),
+                    running: &|| scores.running(),
+                };
+                self.say(&Event::Step(&event));
+                if let Some(journal) = journal
+                    && (done % run.evaluate.window_steps == 0 || done == last)
+                {
+                    let noted = journal.trained(done, samples as f64 / watch.seconds(), scores);
+                    trouble = trouble.and(noted);
+                }
+            }
+            state.timings.stop();
+            if run.evaluate.every_steps > 0 && done % run.evaluate.every_steps == 0 && done < last {
+                let valid = self.evaluate(state, "valid", done, run.evaluate.samples_max)?;
+                if let Some(journal) = journal {
+                    trouble = trouble.and(journal.evaluated(done, "valid", valid.as_deref()));
+                }
+            }
+        }
+        self.together(trouble)?;
+        Ok(samples)
+    }
+
+    fn evaluate(
+        &self,
+        state: &mut RankState,
+        split: &'static str,
+        step: u64,
+        samples_max: u64,
+    ) -> Result<Option<Vec<TaskScores>>, TrainError> {
+        let dataset = if split == "valid" { &self.prepared.valid } else { &self.prepared.test };
+        let Some(dataset) = dataset else { return Ok(None) };
+        let rows = dataset.row_count();
+        let rows = if samples_max == 0 { rows } else { rows.min(samples_max) };
+        let scores = evaluate(self.comm, state, &self.job.run, dataset, self.feed(rows))?;
+        self.say(&Event::Evaluated { step, split, scores: &scores });
+        Ok(Some(scores))
+    }
+
+    fn feed(&self, row_count: u64) -> Feed {
+        Feed {
+            row_count,
+            batch_size: self.job.run.batch_size,
+            grains: self.job.run.grains(),
+            rank: self.comm.rank(),
+            rank_count: self.comm.rank_count(),
+        }
+    }
+
+    fn started(&self, state: &RankState, first_step: u64, steps: u64, isa: Isa) -> Started {
+        let run = &self.job.run;
+        Started {
+            first_step,
+            steps,
+            train_rows: self.prepared.train.row_count(),
+            rank_count: self.comm.rank_count(),
+            dense_parameters: state.parameters.len(),
+            table_parameters: run.model.tables.iter().map(|t| t.row_count * t.dim as u64).sum(),
+            table_bytes: run.model.tables.iter().map(|t| memory_needed(t, &run.sparse.optimizer)).sum(),
+            level: format!("{:?}", isa.level()),
+        }
+    }
+
+    fn say(&self, event: &Event<'_>) {
+        if self.comm.rank() == 0 {
+            (self.tell)(event);
+        }
+    }
+
+    /// Lets all ranks fail together where one has failed.
+    fn together<T>(&self, outcome: Result<T, impl Into<TrainError>>) -> Result<T, TrainError> {
+        let outcome = outcome.map_err(Into::into);
+        if self.comm.rank_count() == 1 {
+            return outcome;
+        }
+        self.comm.agree(outcome.as_ref().map(drop).map_err(ToString::to_string))?;
+        outcome
+    }
+}
+
+/// Judges a checkpoint on a data set.
+///
+/// # Errors
+/// When the checkpoint does not fit the job's model or is damaged, or the data cannot be read.
+pub fn judge(job: &Job, dataset: &Dataset, path: &Path) -> Result<Vec<TaskScores>, TrainError> {
+    let ranks = rank_count(job)?;
+    memory::check(job).map_err(TrainError::Memory)?;
+    let found = Checkpoint::open(path)?;
+    let scores = threads::run(ranks, |comm| -> Result<_, TrainError> {
+        let mut state = RankState::new(&job.run, comm.rank(), comm.rank_count(), Isa::detect())?;
+        resume::load(&found, &mut state, comm.rank(), comm.rank_count(), Load::Rows)?;
+        let feed = Feed {
+            row_count: dataset.row_count(),
+            batch_size: job.run.batch_size,
+            grains: job.run.grains(),
+            rank: comm.rank(),
+            rank_count: comm.rank_count(),
+        };
+        evaluate(comm, &mut state, &job.run, dataset, feed)
+    })?;
+    Ok(scores.into_iter().next().unwrap_or_default())
+}

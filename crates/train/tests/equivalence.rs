@@ -1,0 +1,293 @@
+//! The engine, on any number of ranks, has the bits of the oracle: logits, dense weights, rows, optimizer state.
+
+use campanile_comm::{Communicator, threads};
+use campanile_kernels::Isa;
+use campanile_oracle::Oracle;
+use campanile_spec::{
+    Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
+    ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
+    TableSpec, TaskSpec,
+    config::{DenseTraining, Evaluate, Run, SparseTraining},
+    data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
+};
+use campanile_train::{TrainError, loader::LocalBatch, rank::RankState, step::step};
+use proptest::prelude::*;
+
+const STEPS: u64 = 3;
+
+/// All that a run is, in small numbers that proptest can shrink.
+#[derive(Debug, Clone)]
+struct Case {
+    seed: u64,
+    batch_size: usize,
+    dense_count: usize,
+    tables: Vec<(u64, usize)>,
+    /// Table and pooling of each feature.
+    features: Vec<(usize, u8)>,
+    network: u8,
+    separate_heads: bool,
+    tasks: usize,
+    sparse: u8,
+    dense: u8,
+    l2: bool,
+    clip: bool,
+    last_batch: usize,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let table = (1..40u64, prop::sample::select(vec![1usize, 3, 8, 16, 17]));
+    (
+        (any::<u64>(), 1..70usize, 1..6usize),
+        prop::collection::vec(table, 1..5),
+        prop::collection::vec((0..5usize, 0..3u8), 1..6),
+        (0..8u8, any::<bool>(), 1..3usize),
+        (0..6u8, 0..4u8, any::<bool>(), any::<bool>()),
+        1..70usize,
+    )
+        .prop_map(|(size, tables, features, net, training, last)| Case {
+            seed: size.0,
+            batch_size: size.1,
+            dense_count: size.2,
+            features: features.into_iter().map(|(t, p)| (t % tables.len(), p)).collect(),
+            tables,
+            network: net.0,
+            separate_heads: net.1,
+            tasks: net.2,
+            sparse: training.0,
+            dense: training.1,
+            l2: training.2,
+            clip: training.3,
+            last_batch: last.min(size.1),
+        })
+}
+
+fn network(case: &Case) -> NetworkSpec {
+    let dcn = |cross_rank, structure| NetworkSpec::Dcn {
+        bottom: vec![7, 5],
+        cross_layers: 2,
+        cross_rank,
+        structure,
+        deep: vec![9, 6],
+    };
+    match case.network {
+        0 | 1 => NetworkSpec::Dlrm { bottom: vec![9, 8], top: vec![11, 7] },
+        2 => dcn(CrossRank::Full, DcnStructure::Stacked),
+        3 => dcn(CrossRank::Low(3), DcnStructure::Stacked),
+        4 => dcn(CrossRank::Low(2), DcnStructure::Parallel),
+        5 => NetworkSpec::Mlp { hidden: vec![13, 6] },
+        6 => NetworkSpec::LogisticRegression,
+        _ => NetworkSpec::FactorizationMachine,
+    }
+}
+
+fn run_of(case: &Case) -> Run {
+    let l2 = if case.l2 && case.sparse != 5 { 1e-3 } else { 0.0 };
+    let dim = |dim: usize| match case.network {
+        6 => case.tasks,
+        7 => 4 * case.tasks,
+        _ => dim,
+    };
+    let rate = |base| LearningRate { base, schedule: Schedule::Constant };
+    Run {
+        seed: case.seed,
+        batch_size: case.batch_size,
+        grain_count: 8,
+        epochs: 1,
+        steps_max: 0,
+        data: DataSpec {
+            source: SourceSpec::Parquet,
+            columns: Columns::default(),
+            split: SplitSpec::ByFile,
+            bad_rows: BadRows::Fail,
+            shuffle: false,
+        },
+        model: ModelSpec {
+            dense_count: case.dense_count,
+            features: (0..case.features.len())
+                .map(|f| FeatureSpec {
+                    name: format!("f{f}"),
+                    table: TableId(case.features[f].0 as u32),
+                    pooling: [Pooling::Sum, Pooling::Mean, Pooling::Weighted][case.features[f].1 as usize],
+                })
+                .collect(),
+            tables: (0..case.tables.len())
+                .map(|t| TableSpec {
+                    name: format!("t{t}"),
+                    row_count: case.tables[t].0,
+                    dim: dim(case.tables[t].1),
+                    format: RowFormat::F32,
+                    init: RowInit::Uniform { bound: 0.3 },
+                })
+                .collect(),
+            tasks: (0..case.tasks)
+                .map(|t| TaskSpec { name: format!("task{t}"), weight: 1.0 + t as f32 * 0.25 })
+                .collect(),
+            network: network(case),
+            heads: if case.separate_heads { Heads::Separate } else { Heads::Shared },
+            precision: Precision::F32,
+        },
+        sparse: SparseTraining {
+            optimizer: match case.sparse {
+                0 => SparseOptimizer::Sgd,
+                1 => SparseOptimizer::Adagrad { epsilon: 1e-8, initial: 0.1 },
+                2 => SparseOptimizer::RowwiseAdagrad { epsilon: 1e-8, initial: 0.0 },
+                3 => SparseOptimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
+                4 => SparseOptimizer::RowwiseAdam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
+                _ => SparseOptimizer::Ftrl { beta: 1.0, l1: 1e-4, l2: 1e-3 },
+            },
+            learning_rate: rate(0.05),
+            l2,
+            row_norm_max: if case.clip { 1e-3 } else { 0.0 },
+        },
+        dense: DenseTraining {
+            optimizer: match case.dense {
+                0 => DenseOptimizer::Sgd { momentum: 0.9 },
+                1 => DenseOptimizer::Adagrad { epsilon: 1e-10, initial: 0.0 },
+                2 => DenseOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+                _ => DenseOptimizer::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, decay: 0.01 },
+            },
+            learning_rate: rate(0.02),
+            l2: if case.l2 { 1e-4 } else { 0.0 },
+            norm_max: if case.clip { 0.1 } else { 0.0 },
+        },
+        evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
+    }
+}
+
+fn batch(case: &Case, model: &ModelSpec, number: u64) -> Batch {
+    let samples = if number + 1 == STEPS { case.last_batch } else { case.batch_size };
+    let mut state = case.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let (mut offsets, mut rows, mut weights) = (vec![0], Vec::new(), Vec::new());
+    for feature in 0..model.features.len() {
+        for _ in 0..samples {
+            for _ in 0..random(4) {
+                rows.push(random(model.table_of(feature).row_count) as u32);
+                weights.push(random(1000) as f32 * 1e-3);
+            }
+            offsets.push(rows.len() as u32);
+        }
+    }
+    let labels = (0..samples * model.tasks.len())
+        .map(|_| match random(10) {
+            0 => f32::NAN,
+            n if n < 4 => 1.0,
+            _ => 0.0,
+        })
+        .collect();
+    Batch {
+        sample_count: samples,
+        dense: (0..samples * model.dense_count).map(|_| random(1000) as f32 * 2e-3 - 1.0).collect(),
+        bags: Bags::new(model.features.len(), samples, offsets, rows, weights).unwrap(),
+        labels,
+        weights: (0..samples).map(|_| 0.5 + random(100) as f32 * 0.01).collect(),
+        ..Batch::default()
+    }
+}
+
+/// Everything that must be equal: logits of each step, dense weights, rows and state of every table.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    logits: Vec<Vec<u32>>,
+    weights: Vec<u32>,
+    rows: Vec<Vec<u8>>,
+    state: Vec<Vec<u32>>,
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn engine(case: &Case, run: &Run, ranks: usize) -> Outcome {
+    let grains = Grains::new(8);
+    let parts = threads::run(ranks, |me| -> Result<_, TrainError> {
+        let mut state = RankState::new(run, me.rank(), ranks, Isa::detect())?;
+        let mut logits = Vec::new();
+        for number in 0..STEPS {
+            let batch = batch(case, &run.model, number);
+            let samples = grains.samples_of_rank(batch.sample_count, me.rank(), ranks);
+            let first = samples.start;
+            let local = LocalBatch { samples: batch.slice(samples), global_count: batch.sample_count, first };
+            step(me, &mut state, &local, number)?;
+            logits.push(bits(state.logits()));
+        }
+        let table = |t: &campanile_tables::Table| {
+            (t.spec().name.clone(), t.row_bytes(t.rows()).to_vec(), bits(t.state(t.rows())))
+        };
+        Ok((logits, bits(&state.parameters), state.tables.iter().map(table).collect::<Vec<_>>()))
+    });
+    let parts = parts.unwrap();
+    for part in &parts {
+        assert_eq!(part.1, parts[0].1, "dense weights differ between ranks");
+    }
+    let logits = (0..STEPS as usize).map(|s| parts.iter().flat_map(|p| p.0[s].clone()).collect()).collect();
+    let weights = parts[0].1.clone();
+    let mut tables: Vec<_> = parts.into_iter().flat_map(|part| part.2).collect();
+    tables.sort();
+    let (rows, state) = tables.into_iter().map(|(_, rows, state)| (rows, state)).unzip();
+    Outcome { logits, weights, rows, state }
+}
+
+fn oracle(case: &Case, run: &Run) -> Outcome {
+    let mut oracle = Oracle::new(&run.model, Grains::new(8), &run.sparse, &run.dense);
+    let first = RankState::new(run, 0, 1, Isa::SCALAR).unwrap();
+    oracle.weights.values.copy_from_slice(&first.parameters);
+    for (table, rows) in first.tables.iter().zip(&mut oracle.tables) {
+        let values: Vec<f32> = table
+            .row_bytes(table.rows())
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
+        for (row, value) in rows.iter_mut().zip(values.chunks(table.spec().dim)) {
+            row.values.copy_from_slice(value);
+        }
+    }
+    let logits =
+        (0..STEPS).map(|number| bits(&oracle.train_step(&batch(case, &run.model, number)).logits)).collect();
+    let bytes =
+        |row: &campanile_oracle::Row| row.values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    Outcome {
+        logits,
+        weights: bits(&oracle.weights.values),
+        rows: oracle.tables.iter().map(|rows| rows.iter().flat_map(bytes).collect()).collect(),
+        state: oracle
+            .tables
+            .iter()
+            .map(|rows| rows.iter().flat_map(|row| bits(&row.state)).collect())
+            .collect(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_number_of_ranks_has_the_bits_of_the_oracle(case in case()) {
+        let run = run_of(&case);
+        let want = oracle(&case, &run);
+        for ranks in [1, 2, 4, 8] {
+            let found = engine(&case, &run, ranks);
+            prop_assert_eq!(&found.logits, &want.logits, "logits on {} ranks", ranks);
+            prop_assert_eq!(&found.weights, &want.weights, "dense weights on {} ranks", ranks);
+            prop_assert_eq!(&found.rows, &want.rows, "rows on {} ranks", ranks);
+            prop_assert_eq!(&found.state, &want.state, "state on {} ranks", ranks);
+        }
+    }
+
+    /// There is no oracle for bfloat16 operands and 16-bit rows, but ranks must not matter there either.
+    #[test]
+    fn low_precision_does_not_see_the_number_of_ranks(case in case()) {
+        let mut run = run_of(&case);
+        run.model.precision = Precision::Bf16;
+        for (table, format) in run.model.tables.iter_mut().zip([RowFormat::Bf16, RowFormat::F16].iter().cycle()) {
+            table.format = *format;
+        }
+        let one = engine(&case, &run, 1);
+        for ranks in [2, 4, 8] {
+            prop_assert_eq!(&engine(&case, &run, ranks), &one, "{} ranks", ranks);
+        }
+    }
+}
