@@ -198,15 +198,16 @@ unsafe fn from_columns<const BF16: bool>(layout: Layout, source: Matrix<'_>, pac
                 // SAFETY: rows that exist are read up to their end, and the panel is written inside `width *
                 // depth`, whose every square is whole in `j` and has `terms` rows in `k`.
                 unsafe {
-                    let rows: [Avx2; SQUARE] = std::array::from_fn(|i| {
-                        if first + j + i >= source.rows() {
-                            return Avx2::zero();
-                        }
+                    let mut rows = [Avx2::zero(); SQUARE];
+                    let present = source.rows().saturating_sub(first + j).min(SQUARE);
+                    // A loop and not `array::from_fn`: a closure that is not inlined loses the target features.
+                    for (i, row) in rows.iter_mut().enumerate().take(present) {
                         let from = source.row(first + j + i)[k..].as_ptr();
-                        let row =
-                            if terms == SQUARE { Avx2::load(from) } else { Avx2::load_first(from, terms) };
-                        if BF16 { row.round_to_bf16() } else { row }
-                    });
+                        *row = if terms == SQUARE { Avx2::load(from) } else { Avx2::load_first(from, terms) };
+                        if BF16 {
+                            *row = row.round_to_bf16();
+                        }
+                    }
                     let columns = Avx2::transpose(rows);
                     for (i, column) in columns.into_iter().enumerate().take(terms) {
                         column.store(panel.as_mut_ptr().add((k + i) * width + j));
