@@ -329,12 +329,8 @@ impl Decoder {
     ) -> Result<(), (usize, BadReason)> {
         let bags = &mut rows.bags[column];
         let Some(separator) = sparse.separator else {
-            let raw = cells.cell(sparse.slot);
-            let row = self.transforms.row(column, raw).map_err(|reason| (sparse.slot, reason))?;
-            bags.rows.push(row.unwrap_or(NO_ROW));
-            if sparse.keep_keys {
-                bags.keys.push(self.transforms.key(raw).map_err(|reason| (sparse.slot, reason))?);
-            }
+            let row = self.row_of(cells.cell(sparse.slot), column, sparse, &mut bags.keys);
+            bags.rows.push(row.map_err(|reason| (sparse.slot, reason))?.unwrap_or(NO_ROW));
             if let Some(slot) = sparse.weights {
                 let weight = cells.cell(slot).number().map_err(|reason| (slot, reason))?;
                 bags.weights.push(weight.unwrap_or(1.0));
@@ -350,15 +346,13 @@ impl Decoder {
             if bags.rows.len() - start == sparse.bag_max {
                 return Ok(());
             }
-            let row = if raw == Raw::Missing { None } else { self.transforms.row(column, raw)? };
+            let row = match raw {
+                Raw::Missing => None,
+                raw => self.row_of(raw, column, sparse, &mut bags.keys)?,
+            };
             match row {
                 None => missing.push(items - 1),
-                Some(row) => {
-                    bags.rows.push(row);
-                    if sparse.keep_keys {
-                        bags.keys.push(self.transforms.key(raw)?);
-                    }
-                }
+                Some(row) => bags.rows.push(row),
             }
             Ok(())
         };
@@ -380,6 +374,24 @@ impl Decoder {
         }
         bags.ends.push(bags.rows.len() as u32);
         Ok(())
+    }
+}
+
+impl Decoder {
+    /// The row of an id; while ids are counted, its key is kept, and the row does not matter.
+    #[inline]
+    fn row_of(
+        &self,
+        raw: Raw<'_>,
+        column: usize,
+        sparse: &SparseCell,
+        keys: &mut Vec<u64>,
+    ) -> Result<Option<u32>, BadReason> {
+        if sparse.keep_keys {
+            keys.push(self.transforms.key(raw)?);
+            return Ok(Some(0));
+        }
+        self.transforms.row(column, raw)
     }
 }
 

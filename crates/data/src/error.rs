@@ -222,6 +222,8 @@ pub struct BadRow {
     pub file: String,
     /// Line of a text file, or row of a Parquet file, from 1.
     pub line: u64,
+    /// Which of the two.
+    pub unit: RowUnit,
     /// The column, or empty when the row as a whole is wrong.
     pub column: String,
     /// The raw value, shortened.
@@ -230,9 +232,28 @@ pub struct BadRow {
     pub reason: BadReason,
 }
 
+/// What rows of a file are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowUnit {
+    /// Lines of text; a record may cover several.
+    Line,
+    /// Rows of a Parquet file.
+    Row,
+}
+
+impl RowUnit {
+    fn word(self) -> &'static str {
+        match self {
+            RowUnit::Line => "line",
+            RowUnit::Row => "row",
+        }
+    }
+}
+
 impl fmt::Display for BadRow {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} line {}", self.file, self.line)?;
+        write!(out, "{} {} {}", self.file, self.unit.word(), self.line)?;
         if !self.column.is_empty() {
             write!(out, ", column `{}`, value `{}`", self.column, self.value)?;
         }

@@ -23,7 +23,7 @@ mod packed;
 mod prep;
 
 pub use dataset::{Dataset, Reader};
-pub use error::{BadReason, BadRow, DataError};
+pub use error::{BadReason, BadRow, DataError, RowUnit};
 pub use packed::{BlockSummary, PackedSummary, inspect};
 pub use prep::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
 pub use transforms::{Raw, Transforms};

@@ -271,21 +271,32 @@ impl<'a> Preparation<'a> {
         self.journal.save(&self.dir)
     }
 
+    /// The files of the present pass: only training files are measured.
+    fn files_of_pass(&self) -> &'a [InputFile] {
+        match self.files.iter().position(|file| file.split != Split::Train) {
+            Some(others) if self.journal.phase == PrepPhase::Measure => &self.files[..others],
+            _ => self.files,
+        }
+    }
+
+    /// The chunks of the present pass that are not done yet.
+    fn chunks<'d>(&self, decoder: &'d Decoder) -> ChunkReader<'d>
+    where
+        'a: 'd,
+    {
+        ChunkReader::new(self.files_of_pass(), &self.data.source, decoder, self.journal.pass.position)
+    }
+
     /// One round of the present pass: `work` runs in the workers, `commit` in file order; what `commit` gives back
     /// is accounted for.
     fn round<W: Send, T: Send>(
         &mut self,
-        decoder: &Decoder,
+        chunks: &mut ChunkReader<'_>,
         workers: &mut [W],
         work: impl Fn(&mut W, u64, &Chunk) -> T + Sync,
         mut commit: impl FnMut(T) -> Result<Decoded, DataError>,
     ) -> Result<bool, DataError> {
-        let phase = self.journal.phase;
-        let trains_only = phase == PrepPhase::Measure;
-        let files = match self.files.iter().position(|file| file.split != Split::Train) {
-            Some(others) if trains_only => &self.files[..others],
-            _ => self.files,
-        };
+        let (phase, files) = (self.journal.phase, self.files_of_pass());
         let report = PrepProgress {
             phase,
             pass: self.phases.iter().position(|other| *other == phase).map_or(1, |index| index as u32 + 1),
@@ -295,13 +306,12 @@ impl<'a> Preparation<'a> {
             rows: 0,
         };
         let pass = &mut self.journal.pass;
-        let mut chunks = ChunkReader::new(files, &self.data.source, decoder, pass.position);
         let limits = RoundLimits {
             in_flight: self.in_flight,
             chunks: ((self.options.journal_every_mib << 20) / CHUNK_BYTES as u64).max(1),
             first_chunk: pass.chunks,
         };
-        pipeline::round(&mut chunks, workers, limits, work, |chunk, result| {
+        pipeline::round(chunks, workers, limits, work, |chunk, result| {
             let decoded = commit(result)?;
             pass.account(chunk, &decoded, files, self.data.bad_rows)?;
             self.spare.give(decoded);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     decode::{Decoded, Decoder},
-    error::DataError,
+    error::{DataError, RowUnit},
     text::{self, TextLayout},
 };
 pub(crate) use files::{InputFile, resolve};
@@ -66,6 +66,15 @@ pub(crate) enum Body {
 }
 
 impl Chunk {
+    /// What its rows are counted in.
+    pub fn unit(&self) -> RowUnit {
+        match self.body {
+            Body::Text { .. } => RowUnit::Line,
+            #[cfg(feature = "parquet")]
+            Body::Parquet(_) => RowUnit::Row,
+        }
+    }
+
     /// Decodes every row.
     pub fn decode(&self, decoder: &Decoder, out: &mut Decoded) {
         match &self.body {

@@ -40,9 +40,10 @@ impl PackedFile {
         if json_bytes > bytes {
             return Err(corrupt("its header is cut off"));
         }
-        let mut json = vec![0; json_bytes as usize];
+        let mut json = vec![0; json_bytes.next_multiple_of(8) as usize];
         file.read_exact_at(&mut json, 16).context("read", path)?;
-        if crc32c::crc32c(&json).to_le_bytes() != head[12..16] {
+        let padding = json.split_off(json_bytes as usize);
+        if crc32c::crc32c(&json).to_le_bytes() != head[12..16] || padding.iter().any(|&byte| byte != 0) {
             return Err(corrupt("its header does not match its checksum"));
         }
         let header: Header = serde_json::from_slice(&json).map_err(|error| corrupt(&error.to_string()))?;
@@ -73,10 +74,12 @@ impl PackedFile {
     /// Loads a block and checks it.
     pub fn load(&self, file: &File, number: u64, into: &mut Block) -> Result<(), DataError> {
         let entry = self.index[number as usize];
+        let mut header = [0; block::BLOCK_HEADER_BYTES];
+        file.read_exact_at(&mut header, entry.offset).context("read", &self.path)?;
         let payload = into.payload_mut(entry.bytes as usize);
-        let offset = entry.offset + block::BLOCK_HEADER_BYTES as u64;
-        file.read_exact_at(payload, offset).context("read", &self.path)?;
-        let sound = crc32c::crc32c(payload) == entry.checksum
+        file.read_exact_at(payload, entry.offset + header.len() as u64).context("read", &self.path)?;
+        let sound = block::parse_header(&header, entry.offset) == Some(entry)
+            && crc32c::crc32c(payload) == entry.checksum
             && into.find_columns(&self.header.schema, entry.rows as usize, entry.bytes as usize);
         if sound { Ok(()) } else { Err(DataError::CorruptBlock { path: self.path.clone(), block: number }) }
     }
@@ -107,7 +110,7 @@ fn read_index(file: &File, path: &Path, bytes: u64) -> Result<(Vec<BlockEntry>, 
     }
     let mut index = vec![0; index_bytes as usize];
     file.read_exact_at(&mut index, start).context("read", path)?;
-    if crc32c::crc32c(&index).to_le_bytes() != trailer[24..28] {
+    if crc32c::crc32c(&index).to_le_bytes() != trailer[24..28] || trailer[28..32] != [0; 4] {
         return Err(corrupt("its index does not match its checksum"));
     }
     let entry = |entry: &[u8; INDEX_ENTRY_BYTES]| {

@@ -80,6 +80,7 @@ impl Pass {
             let row = BadRow {
                 file: files[chunk.file].path.display().to_string(),
                 line: self.lines + line + 1,
+                unit: chunk.unit(),
                 column: bad.column.clone(),
                 value: bad.value.clone(),
                 reason: bad.reason.clone(),

@@ -72,6 +72,7 @@ impl Preparation<'_> {
     pub(super) fn count_rows(&mut self, decoder: &Decoder) -> Result<(), DataError> {
         let path = self.dir.join("rows.counts");
         let mut counts = read_counts(&path, self.journal.pass.chunks)?;
+        let mut chunks = self.chunks(decoder);
         let spare = Arc::clone(&self.spare);
         let mut workers = vec![(); self.workers];
         let work = |_: &mut (), _: u64, chunk: &Chunk| {
@@ -81,7 +82,7 @@ impl Preparation<'_> {
         };
         loop {
             let mut total = self.journal.row_total;
-            let more = self.round(decoder, &mut workers, work, |decoded| {
+            let more = self.round(&mut chunks, &mut workers, work, |decoded| {
                 let good: usize = decoded.splits.iter().map(|rows| rows.row_count).sum();
                 counts.push(good as u32);
                 total += good as u64;
@@ -108,6 +109,7 @@ impl Preparation<'_> {
         let bytes_max = self.memory_bytes() / 3 / self.workers as u64;
         let counter = || IdCounter::new(counted.len(), bytes_max, &self.dir, &next_run);
         let mut workers: Vec<IdCounter> = (0..self.workers).map(|_| counter()).collect();
+        let mut chunks = self.chunks(decoder);
         let spare = Arc::clone(&self.spare);
         let work = |ids: &mut IdCounter, number: u64, chunk: &Chunk| {
             let mut decoded = spare.take(decoder);
@@ -126,7 +128,7 @@ impl Preparation<'_> {
         };
         loop {
             let mut moments = self.journal.moments.clone();
-            let more = self.round(decoder, &mut workers, work, |measures| {
+            let more = self.round(&mut chunks, &mut workers, work, |measures| {
                 measures.counted?;
                 for (sum, &chunk) in moments.iter_mut().zip(&measures.moments) {
                     *sum = sum.and(chunk);

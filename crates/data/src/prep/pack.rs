@@ -31,6 +31,7 @@ impl Preparation<'_> {
     pub(super) fn pack(&mut self, decoder: &Decoder) -> Result<(), DataError> {
         let mut writers = self.open_writers(decoder)?;
         let mut segments = Segments::new(&self.journal.segments, self.data.columns.segment.as_deref());
+        let mut chunks = self.chunks(decoder);
         let spare = Arc::clone(&self.spare);
         let mut workers = vec![(); self.workers];
         let work = |_: &mut (), _: u64, chunk: &Chunk| {
@@ -39,7 +40,7 @@ impl Preparation<'_> {
             decoded
         };
         loop {
-            let more = self.round(decoder, &mut workers, work, |mut decoded| {
+            let more = self.round(&mut chunks, &mut workers, work, |mut decoded| {
                 segments.renumber(&mut decoded)?;
                 for (writer, rows) in writers.iter_mut().zip(&decoded.splits) {
                     writer.append(rows)?;

@@ -142,8 +142,8 @@ pub fn read_all(dataset: &Dataset) -> Batch {
     batch
 }
 
-/// The files of the one finished set in a cache.
-pub fn packed_files(cache: &Path) -> BTreeMap<String, Vec<u8>> {
+/// Lengths and checksums of the files of the one finished set in a cache.
+pub fn packed_files(cache: &Path) -> BTreeMap<String, (usize, u32)> {
     let mut sets =
         fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     let set = sets.next().expect("there is a finished set");
@@ -152,7 +152,9 @@ pub fn packed_files(cache: &Path) -> BTreeMap<String, Vec<u8>> {
         .unwrap()
         .map(|entry| {
             let path = entry.unwrap().path();
-            (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(path).unwrap())
+            let bytes = fs::read(&path).unwrap();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, (bytes.len(), crc32c::crc32c(&bytes)))
         })
         .collect()
 }

@@ -1,1 +1,116 @@
-//! x
+//! Every way to hold rows out.
+
+use std::collections::HashSet;
+
+use campanile_data::{Raw, prepare};
+use campanile_spec::{
+    config::DataFiles,
+    data::{Columns, DataSpec, IdMap, SplitSpec},
+};
+
+use crate::fixture::{Place, csv, label, read_all, sparse, train_files};
+
+fn rows(range: std::ops::Range<usize>) -> String {
+    let body: String = range.map(|row| format!("{},{row},{},{}\n", row % 2, row % 37, row / 10)).collect();
+    format!("click,row,user,time\n{body}")
+}
+
+fn data(split: SplitSpec) -> DataSpec {
+    let columns = Columns {
+        labels: vec![label("click")],
+        sparse: vec![
+            sparse("row", IdMap::Direct, 1 << 20),
+            sparse("user", IdMap::Vocabulary { min_count: 1 }, 100),
+        ],
+        time: Some("time".into()),
+        ..Columns::default()
+    };
+    DataSpec { split, ..csv(columns) }
+}
+
+#[test]
+fn by_row_the_last_shares_are_held_out() {
+    let place = Place::new();
+    let data = data(SplitSpec::ByRow { valid: 0.1, test: 0.25 });
+    // Enough rows for several chunks and blocks, so that the splits begin inside them.
+    let prepared = place.prepare(&data, &[place.write("rows.csv", rows(0..100_003))]).unwrap();
+    let (valid, test) = (prepared.valid.unwrap(), prepared.test.unwrap());
+    assert_eq!((prepared.train.row_count(), valid.row_count(), test.row_count()), (65_003, 10_000, 25_000));
+    for (dataset, first) in [(&prepared.train, 0), (&valid, 65_003), (&test, 75_003)] {
+        let batch = read_all(dataset);
+        let want: Vec<u32> = (first..first + dataset.row_count() as u32).collect();
+        assert_eq!(batch.bags.feature(0).rows, want);
+    }
+}
+
+#[test]
+fn by_row_only_training_rows_are_counted_for_vocabularies() {
+    let place = Place::new();
+    let mut data = data(SplitSpec::ByRow { valid: 0.0, test: 0.5 });
+    data.columns.sparse = vec![sparse("row", IdMap::Vocabulary { min_count: 1 }, 1 << 20)];
+    let prepared = place.prepare(&data, &[place.write("rows.csv", rows(0..60_000))]).unwrap();
+    assert!(prepared.valid.is_none());
+    let rows = &prepared.transforms;
+    assert_eq!(rows.vocabulary_size(0), Some(30_000));
+    assert_eq!(rows.row(0, Raw::Int(29_999)), Ok(Some(30_000)));
+    assert_eq!(rows.row(0, Raw::Int(30_000)), Ok(Some(0)));
+}
+
+#[test]
+fn by_time_rows_at_or_after_a_moment_are_held_out() {
+    let place = Place::new();
+    let data = data(SplitSpec::ByTime { valid_from: 60, test_from: 80 });
+    let prepared = place.prepare(&data, &[place.write("rows.csv", rows(0..1000))]).unwrap();
+    let (valid, test) = (read_all(&prepared.valid.unwrap()), read_all(&prepared.test.unwrap()));
+    let train = read_all(&prepared.train);
+    assert_eq!((train.sample_count, valid.sample_count, test.sample_count), (600, 200, 200));
+    assert!(train.times.iter().all(|&time| time < 60));
+    assert!(valid.times.iter().all(|&time| (60..80).contains(&time)));
+    assert!(test.times.iter().all(|&time| time >= 80));
+}
+
+#[test]
+fn by_hash_an_id_is_in_one_split_only() {
+    let place = Place::new();
+    let data = data(SplitSpec::ByHash { column: "row".into(), valid: 0.2, test: 0.1 });
+    let prepared = place.prepare(&data, &[place.write("rows.csv", rows(0..20_000))]).unwrap();
+    let counts =
+        [&prepared.train, prepared.valid.as_ref().unwrap(), prepared.test.as_ref().unwrap()].map(|split| {
+            let batch = read_all(split);
+            assert!(batch.bags.feature(0).rows.is_sorted(), "file order is kept");
+            batch.sample_count as f64
+        });
+    // Six deviations of a binomial count with 20,000 trials.
+    for (count, want) in counts.into_iter().zip([14_000.0, 4000.0, 2000.0]) {
+        assert!((count - want).abs() < 6.0 * (want * (1.0 - want / 20_000.0)).sqrt(), "{counts:?}");
+    }
+
+    let by_user =
+        DataSpec { split: SplitSpec::ByHash { column: "user".into(), valid: 0.3, test: 0.3 }, ..data };
+    let prepared = place.prepare(&by_user, &[place.write("rows.csv", rows(0..20_000))]).unwrap();
+    let splits = [&prepared.train, prepared.valid.as_ref().unwrap(), prepared.test.as_ref().unwrap()];
+    let users = splits.map(|split| {
+        let rows = read_all(split).bags.feature(0).rows.to_vec();
+        rows.into_iter().map(|row| row % 37).collect::<HashSet<u32>>()
+    });
+    assert!(
+        users[0].is_disjoint(&users[1]) && users[0].is_disjoint(&users[2]) && users[1].is_disjoint(&users[2])
+    );
+    assert_eq!(users.iter().map(HashSet::len).sum::<usize>(), 37);
+}
+
+#[test]
+fn by_file_every_split_has_its_own() {
+    let place = Place::new();
+    let files = DataFiles {
+        valid: vec![place.write("b.csv", rows(100..130))],
+        test: vec![place.write("c.csv", rows(130..150))],
+        ..train_files(&[place.write("a.csv", rows(0..100))])
+    };
+    let prepared = prepare(&data(SplitSpec::ByFile), &files, &place.options(), &mut |_| ()).unwrap();
+    let (valid, test) = (read_all(&prepared.valid.unwrap()), read_all(&prepared.test.unwrap()));
+    assert_eq!(read_all(&prepared.train).bags.feature(0).rows, (0..100).collect::<Vec<u32>>());
+    assert_eq!(valid.bags.feature(0).rows, (100..130).collect::<Vec<u32>>());
+    assert_eq!(test.bags.feature(0).rows, (130..150).collect::<Vec<u32>>());
+    assert!(valid.bags.feature(1).rows.iter().all(|&row| row > 0), "users of the training file are known");
+}
