@@ -10,7 +10,7 @@ use std::{sync::Mutex, time::Instant};
 
 use anyhow::{Result, bail};
 use campanile_comm::{Buffer, Communicator, threads};
-use campanile_kernels::{Isa, gemm::Operands};
+use campanile_kernels::Isa;
 use campanile_model::Network;
 use campanile_spec::{Batch, config::Run};
 use campanile_train::{
@@ -95,66 +95,96 @@ fn measure(arguments: &TrainBenchArguments) -> Result<Value> {
         arguments.threads,
         Isa::detect().level()
     );
-    let mut asked = false;
     let mut rounds = Vec::new();
-    train_rounds(
-        arguments.threads,
-        &run,
-        &workload::batches(arguments),
-        &mut || {
-            let next = if asked { None } else { Some(arguments.seconds) };
-            asked = true;
-            next
-        },
-        &mut |round| rounds.push(round),
-    )?;
-    let round = rounds.first().copied().unwrap_or_default();
-    let network = Network::new(&run.model, Isa::detect())?;
-    let flops = 3 * network.forward_flops_per_sample();
-    let operands = match arguments.precision {
-        BenchPrecision::F32 => Operands::F32,
-        BenchPrecision::Bf16 => Operands::Bf16,
-    };
-    let peak = limits::gemm_peak(operands);
-    let dim = run.model.tables[0].dim;
-    let (read_ns, write_ns) = limits::row_nanoseconds(dim);
-    let rate = round.samples as f64 / round.wall_seconds;
-    let network_seconds = round.parts[Part::Network as usize];
-    let reached = flops as f64 * round.samples as f64 / arguments.threads as f64 / network_seconds / 1e9;
-    println!("  {} samples/s", format::rate(rate));
-    let total: f64 = round.parts.iter().sum();
-    for (part, name) in PARTS {
-        let seconds = round.parts[part as usize];
-        if seconds > 0.0 {
-            println!("  {name:<8} {:5.1} %", 100.0 * seconds / total);
-        }
+    let mut left = Some(arguments.seconds);
+    let batches = workload::batches(arguments);
+    train_rounds(arguments.threads, &run, &batches, &mut || left.take(), &mut |round| rounds.push(round))?;
+    let report = Measured::new(arguments, &run, rounds.first().copied().unwrap_or_default())?;
+    report.print();
+    Ok(report.json(arguments, &run))
+}
+
+/// A round beside the machine's limits, measured right after it.
+struct Measured {
+    round: Round,
+    dim: usize,
+    samples_per_second: f64,
+    /// GFLOP/s of one thread inside the network.
+    network: f64,
+    /// GFLOP/s of one core that does nothing but multiply and add.
+    peak: f64,
+    /// Nanoseconds of one thread per id looked up and per row updated.
+    lookup: f64,
+    update: f64,
+    /// Nanoseconds to read, and to read and write, a row at a random place.
+    row_read: f64,
+    row_write: f64,
+}
+
+impl Measured {
+    fn new(arguments: &TrainBenchArguments, run: &Run, round: Round) -> Result<Measured> {
+        let threads = arguments.threads as f64;
+        let flops = 3 * Network::new(&run.model, Isa::detect())?.forward_flops_per_sample();
+        let seconds = |part: Part| round.parts[part as usize];
+        let dim = run.model.tables[0].dim;
+        let (row_read, row_write) = limits::row_nanoseconds(dim);
+        Ok(Measured {
+            dim,
+            samples_per_second: round.samples as f64 / round.wall_seconds,
+            network: flops as f64 * round.samples as f64 / threads / seconds(Part::Network) / 1e9,
+            peak: limits::multiply_add_peak(arguments.precision),
+            lookup: seconds(Part::Lookup) * 1e9 * threads / round.ids.max(1) as f64,
+            update: seconds(Part::Update) * 1e9 * threads / round.unique_rows.max(1) as f64,
+            row_read,
+            row_write,
+            round,
+        })
     }
-    println!(
-        "  network  {reached:.0} GFLOP/s a thread, {:.0} % of the {peak:.0} that one product reaches in cache",
-        100.0 * reached / peak
-    );
-    let per_thread = |count: u64, part: Part| {
-        round.parts[part as usize] * 1e9 * arguments.threads as f64 / count.max(1) as f64
-    };
-    println!(
-        "  lookup   {:.0} ns an id (a random row of {dim} floats is read in {read_ns:.0} ns); update {:.0} ns a row \
-         (read and written in {write_ns:.0} ns)",
-        per_thread(round.ids, Part::Lookup),
-        per_thread(round.unique_rows, Part::Update)
-    );
-    Ok(json!({
-        "config": format!("{:?}", arguments.config).to_lowercase(),
-        "arch": format!("{:?}", arguments.arch).to_lowercase(),
-        "ids": arguments.ids, "batch": arguments.batch, "grains": run.grain_count,
-        "precision": format!("{:?}", arguments.precision).to_lowercase(),
-        "threads": arguments.threads, "level": format!("{:?}", Isa::detect().level()),
-        "samples_per_second": rate,
-        "cpu_samples_per_second": round.samples as f64 / round.cpu_seconds,
-        "parts_seconds": PARTS.iter().map(|(part, name)| ((*name).to_owned(), json!(round.parts[*part as usize]))).collect::<serde_json::Map<_, _>>(),
-        "network_gflops_per_thread": reached, "gemm_peak_gflops": peak,
-        "lookup_ns_per_id": per_thread(round.ids, Part::Lookup), "row_read_ns": read_ns,
-        "update_ns_per_row": per_thread(round.unique_rows, Part::Update), "row_read_write_ns": write_ns,
-    }))
+
+    fn print(&self) {
+        println!("  {}samples/s", format::rate(self.samples_per_second));
+        let total: f64 = self.round.parts.iter().sum();
+        for (part, name) in PARTS {
+            let seconds = self.round.parts[part as usize];
+            if seconds > 0.0 {
+                println!("  {name:<8} {:5.1} %", 100.0 * seconds / total);
+            }
+        }
+        let share = 100.0 * self.network / self.peak;
+        println!(
+            "  the network runs at {:.0} GFLOP/s a thread, {share:.0} % of the {:.0} of a loop of multiply-adds",
+            self.network, self.peak
+        );
+        println!(
+            "  a lookup takes {:.0} ns an id, an update {:.0} ns a row; a random row of {} floats is read in {:.0} ns, \
+             read and written in {:.0} ns",
+            self.lookup, self.update, self.dim, self.row_read, self.row_write
+        );
+    }
+
+    fn json(&self, arguments: &TrainBenchArguments, run: &Run) -> Value {
+        let part =
+            |(part, name): &(Part, &str)| ((*name).to_owned(), json!(self.round.parts[*part as usize]));
+        json!({
+            "config": format!("{:?}", arguments.config).to_lowercase(),
+            "arch": format!("{:?}", arguments.arch).to_lowercase(),
+            "ids": arguments.ids,
+            "batch": arguments.batch,
+            "grains": run.grain_count,
+            "precision": format!("{:?}", arguments.precision).to_lowercase(),
+            "threads": arguments.threads,
+            "level": format!("{:?}", Isa::detect().level()),
+            "samples_per_second": self.samples_per_second,
+            "cpu_samples_per_second": self.round.samples as f64 / self.round.cpu_seconds,
+            "parts_seconds": PARTS.iter().map(part).collect::<serde_json::Map<_, _>>(),
+            "network_gflops_per_thread": self.network,
+            "peak_gflops": self.peak,
+            "lookup_ns_per_id": self.lookup,
+            "update_ns_per_row": self.update,
+            "row_read_ns": self.row_read,
+            "row_read_write_ns": self.row_write,
+        })
+    }
 }
 
 /// The protocol of bench/peers: `ready`, then a line of JSON for each `go SECONDS`.

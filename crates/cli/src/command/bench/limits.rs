@@ -4,34 +4,28 @@ use std::{hint::black_box, time::Instant};
 
 use campanile_kernels::{
     Isa,
-    gemm::{Activation, Linear, Operands, Scratch},
-    matrix::{Matrix, MatrixMut},
+    peak::{bf16_multiply_adds, multiply_adds},
 };
 
-/// GFLOP/s of one thread in the best matrix product that we have, on operands that stay in cache.
-pub fn gemm_peak(operands: Operands) -> f64 {
-    const SIZE: usize = 256;
+use crate::args::BenchPrecision;
+
+/// GFLOP/s of one thread that does nothing but multiply and add, in the operands of the benchmark.
+pub fn multiply_add_peak(precision: BenchPrecision) -> f64 {
     let isa = Isa::detect();
-    let mut linear = Linear::new(isa, operands, SIZE, SIZE);
-    linear.pack(&vec![0.01; SIZE * SIZE]);
-    let x = vec![0.5f32; SIZE * SIZE];
-    let mut y = vec![0.0f32; SIZE * SIZE];
-    let mut scratch = Scratch::default();
-    let flops = 2.0 * (SIZE * SIZE * SIZE) as f64;
     let mut best: f64 = 0.0;
-    for _ in 0..40 {
+    for _ in 0..20 {
         let start = Instant::now();
-        for _ in 0..4 {
-            let x = Matrix::contiguous(black_box(&x), SIZE);
-            linear.forward(&mut scratch, x, None, Activation::Identity, MatrixMut::contiguous(&mut y, SIZE));
-        }
-        best = best.max(4.0 * flops / start.elapsed().as_secs_f64() / 1e9);
+        let operations = match precision {
+            BenchPrecision::F32 => multiply_adds(isa, 200_000),
+            BenchPrecision::Bf16 => bf16_multiply_adds(isa, 200_000),
+        };
+        best = best.max(operations / start.elapsed().as_secs_f64() / 1e9);
     }
     best
 }
 
 /// Nanoseconds to read, and to read and write, a row of `floats` at a random place of a table as large as the
-/// benchmark's, by one thread, with prefetch.
+/// benchmark's, by one thread. The order is known beforehand, so the processor can run ahead.
 pub fn row_nanoseconds(floats: usize) -> (f64, f64) {
     let rows = 600_000usize;
     let mut table = vec![1.0f32; rows * floats];
