@@ -1,7 +1,8 @@
 """Records the losses of small models trained by PyTorch, for `crates/oracle/tests/pytorch.rs`.
 
 Weights, rows and batches come from one integer formula that the Rust test repeats, so no fixture but the
-losses is kept. Layers are PyTorch's own functions, gradients its autograd's; optimizers are written plainly.
+losses is kept. Layers are PyTorch's own functions, gradients its autograd's; optimizers are written plainly,
+and for one model PyTorch's own.
 
 Run with `python bench/truth/record.py` (needs torch); it rewrites crates/oracle/tests/pytorch.json.
 """
@@ -102,6 +103,16 @@ class Dcn:
         return logits(x, self.deep)
 
 
+class Mlp:
+    """Dense 4 beside all vectors; 10 -> one logit for each task."""
+
+    def __init__(self, weights, dims, tasks):
+        self.layers = weights.mlp(4 + sum(dims), [10, tasks])
+
+    def __call__(self, dense, pooled):
+        return logits(torch.cat([dense] + pooled, dim=1), self.layers)
+
+
 def sgd(rate, momentum=0.0):
     def step(weight, gradient, state):
         state["u"] = momentum * state.get("u", 0.0) + gradient
@@ -124,6 +135,20 @@ def rowwise_adagrad(rate, epsilon=1e-8):
     def step(weight, gradient, state):
         state["s"] = state.get("s", 0.0) + (gradient * gradient).mean(dim=1, keepdim=True)
         return weight - rate / (state["s"].sqrt() + epsilon) * gradient
+
+    return step
+
+
+def library(make):
+    """A rule by one of PyTorch's own optimizers."""
+
+    def step(weight, gradient, state):
+        if "optimizer" not in state:
+            state["weight"] = weight.detach().clone()
+            state["optimizer"] = make([state["weight"]])
+        state["weight"].grad = gradient.clone()
+        state["optimizer"].step()
+        return state["weight"]
 
     return step
 
@@ -195,9 +220,17 @@ def main():
         "dlrm_two_tasks": train(
             Dlrm, [8, 5, 3], ["sum", "mean", "weighted"], 2, sgd(0.1, momentum=0.9), sgd(2.0)
         ),
+        "mlp_two_tasks": train(
+            Mlp,
+            [8, 5, 3],
+            ["sum", "mean", "weighted"],
+            2,
+            library(lambda weights: torch.optim.AdamW(weights, lr=0.02, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1)),
+            library(lambda weights: torch.optim.Adagrad(weights, lr=0.1, eps=1e-6, initial_accumulator_value=0.01)),
+        ),
     }
     OUTPUT.write_text(json.dumps(recorded, indent=1) + "\n")
-    for name in ("dlrm", "dcn", "dlrm_two_tasks"):
+    for name in list(recorded)[1:]:
         print(name, recorded[name][0], "->", recorded[name][-1])
 
 

@@ -14,7 +14,6 @@ use campanile_spec::{
     RowInit, TableId, TableSpec, TaskSpec,
 };
 
-const GRAIN: usize = 256;
 const ROUNDS: usize = 15;
 
 fn spec(dim: usize, network: NetworkSpec, precision: Precision) -> ModelSpec {
@@ -58,14 +57,12 @@ fn networks() -> Vec<(&'static str, usize, NetworkSpec)> {
 
 fn main() {
     let isa = Isa::detect();
-    println!(
-        "{:?}, grains of {GRAIN} samples, best of {ROUNDS}, peak {:.1} GFLOP/s",
-        isa.level(),
-        peak_gflops(isa)
-    );
+    println!("{:?}, best of {ROUNDS}, peak {:.1} GFLOP/s", isa.level(), peak_gflops(isa));
     for precision in [Precision::F32, Precision::Bf16] {
         for (name, dim, network) in networks() {
-            measure(name, &spec(dim, network, precision), isa);
+            for grain in [16, 64, 256] {
+                measure(name, &spec(dim, network.clone(), precision), isa, grain);
+            }
         }
     }
 }
@@ -87,35 +84,41 @@ fn peak_gflops(isa: Isa) -> f64 {
     (0..ROUNDS).map(|_| run()).fold(0.0, f64::max)
 }
 
-fn measure(name: &str, spec: &ModelSpec, isa: Isa) {
+fn measure(name: &str, spec: &ModelSpec, isa: Isa, grain: usize) {
     let mut network = Network::new(spec, isa).expect("a valid model");
     let weights = network.initial_parameters(1);
-    network.prepare(&weights);
-    let mut workspace = network.workspace(GRAIN);
+    let mut prepare = f64::MAX;
+    for _ in 0..ROUNDS {
+        let start = cpu_seconds();
+        network.prepare(&weights);
+        prepare = prepare.min(cpu_seconds() - start);
+    }
+    let mut workspace = network.workspace(grain);
     let wave = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
-    let (dense, pooled) = (wave(GRAIN * spec.dense_count), wave(GRAIN * spec.pooled_width()));
-    let logit_gradients = wave(GRAIN);
+    let (dense, pooled) = (wave(grain * spec.dense_count), wave(grain * spec.pooled_width()));
+    let logit_gradients = wave(grain);
     let mut gradient = vec![0.0; weights.len()];
     let mut pooled_gradient = vec![0.0; pooled.len()];
     let (mut forward, mut backward) = (f64::MAX, f64::MAX);
     for _ in 0..ROUNDS {
         let start = cpu_seconds();
-        network.forward(&mut workspace, &weights, GRAIN, &dense, &pooled);
+        network.forward(&mut workspace, &weights, grain, &dense, &pooled);
         forward = forward.min(cpu_seconds() - start);
         let start = cpu_seconds();
-        let inputs = Inputs { samples: GRAIN, dense: &dense, pooled: &pooled };
+        let inputs = Inputs { samples: grain, dense: &dense, pooled: &pooled };
         let outputs = Outputs { gradient: &mut gradient, pooled: &mut pooled_gradient };
         network.backward_anew(&mut workspace, inputs, &logit_gradients, outputs);
         backward = backward.min(cpu_seconds() - start);
     }
-    let flops = network.forward_gemm_flops_per_sample() as f64 * GRAIN as f64;
+    let flops = network.forward_gemm_flops_per_sample() as f64 * grain as f64;
     println!(
-        "{name:<22} {:?}  forward {:6.2} us  backward {:6.2} us a sample  products {:6.1} and {:6.1} GFLOP/s  workspace {:.1} MB",
+        "{name:<22} {:?} grain {grain:>3}  forward {:6.2} us  backward {:6.2} us a sample  products {:6.1} and {:6.1} GFLOP/s  prepare {:.0} us  workspace {:.1} MB",
         spec.precision,
-        forward / GRAIN as f64 * 1e6,
-        backward / GRAIN as f64 * 1e6,
+        forward / grain as f64 * 1e6,
+        backward / grain as f64 * 1e6,
         flops / forward * 1e-9,
         2.0 * flops / backward * 1e-9,
+        prepare * 1e6,
         workspace.bytes() as f64 * 1e-6,
     );
 }

@@ -1,4 +1,4 @@
-//! Twenty steps of three models against the losses that PyTorch recorded (`bench/truth/record.py`), from the
+//! Twenty steps of four models against the losses that PyTorch recorded (`bench/truth/record.py`), from the
 //! same weights, rows and batches, which one integer formula gives in both languages.
 //!
 //! Both train in `f32`, each with its own order of sums, so losses agree to about 1e-6; the test asks for 1e-5.
@@ -80,8 +80,12 @@ fn model(dims: [usize; 3], poolings: [Pooling; 3], tasks: usize, network: Networ
         features: poolings.into_iter().enumerate().map(feature).collect(),
         tables: dims.into_iter().enumerate().map(table).collect(),
         tasks: (0..tasks).map(|t| TaskSpec { name: format!("task{t}"), weight: [1.0, 0.5][t] }).collect(),
+        heads: if tasks > 1 && !matches!(network, NetworkSpec::Mlp { .. }) {
+            Heads::Separate
+        } else {
+            Heads::Shared
+        },
         network,
-        heads: if tasks > 1 { Heads::Separate } else { Heads::Shared },
         precision: Precision::F32,
     }
 }
@@ -139,4 +143,14 @@ fn dlrm_with_two_tasks() {
     let poolings = [Pooling::Sum, Pooling::Mean, Pooling::Weighted];
     let spec = model([8, 5, 3], poolings, 2, network);
     check("dlrm_two_tasks", &spec, (DenseOptimizer::Sgd { momentum: 0.9 }, 0.1), (SparseOptimizer::Sgd, 2.0));
+}
+
+/// One MLP for both tasks, moved by PyTorch's own AdamW and AdaGrad.
+#[test]
+fn mlp_with_two_tasks() {
+    let poolings = [Pooling::Sum, Pooling::Mean, Pooling::Weighted];
+    let spec = model([8, 5, 3], poolings, 2, NetworkSpec::Mlp { hidden: vec![10] });
+    let adamw = DenseOptimizer::Adamw { beta1: 0.9, beta2: 0.99, epsilon: 1e-6, decay: 0.1 };
+    let adagrad = SparseOptimizer::Adagrad { epsilon: 1e-6, initial: 0.01 };
+    check("mlp_two_tasks", &spec, (adamw, 0.02), (adagrad, 0.1));
 }
