@@ -67,19 +67,22 @@ pub(super) unsafe fn forward(
     copy_triangle(count, square, stride, pairs);
 }
 
-/// Copies the part of each row that lies below the diagonal. Runs of eight are copied whole where they fit: what
-/// they write too much, the next row overwrites.
+/// Floats that are copied at a time. Every register is a multiple of this.
+const RUN: usize = 8;
+
+/// Copies `length` floats, or a few more where both sides have them: what is too much is overwritten later.
+fn copy_runs(from: &[f32], to: &mut [f32], length: usize) {
+    let whole = length.next_multiple_of(RUN);
+    match (from.get(..whole), to.get_mut(..whole)) {
+        (Some(from), Some(to)) => to.as_chunks_mut::<RUN>().0.copy_from_slice(from.as_chunks::<RUN>().0),
+        _ => to[..length].copy_from_slice(&from[..length]),
+    }
+}
+
+/// Copies the part of each row that lies below the diagonal; a row's surplus is overwritten by the next.
 fn copy_triangle(count: usize, square: &[f32], stride: usize, pairs: &mut [f32]) {
-    const RUN: usize = 8;
     for i in 1..count {
-        let row = &square[i * stride..][..stride];
-        let start = pair(i, 0);
-        for j in (0..i).step_by(RUN) {
-            match (pairs.get_mut(start + j..start + j + RUN), row.get(j..j + RUN)) {
-                (Some(to), Some(from)) => to.copy_from_slice(from),
-                _ => pairs[start + j..start + i].copy_from_slice(&row[j..i]),
-            }
-        }
+        copy_runs(&square[i * stride..], &mut pairs[pair(i, 0)..], i);
     }
 }
 
@@ -111,15 +114,18 @@ pub(super) unsafe fn backward(
     }
 }
 
-/// Both triangles of the pairs' gradients, and zeros on the diagonal.
+/// Both triangles of the pairs' gradients, and zeros on the diagonal. A row's surplus lies on and beyond the
+/// diagonal, where the zero and the later rows' columns overwrite it.
 fn fill_square(count: usize, gradient: &[f32], square: &mut [f32], stride: usize) {
-    for i in 0..count {
-        let start = if i == 0 { 0 } else { pair(i, 0) };
-        let row = &gradient[start..start + i];
-        square[i * stride..][..i].copy_from_slice(row);
+    assert!(count <= stride && count * stride <= square.len());
+    square[0] = 0.0;
+    for i in 1..count {
+        let row = &gradient[pair(i, 0)..];
+        copy_runs(row, &mut square[i * stride..][..stride], i);
         square[i * stride + i] = 0.0;
-        for (to, from) in square[i..].iter_mut().step_by(stride).zip(row) {
-            *to = *from;
+        for (j, value) in row[..i].iter().enumerate() {
+            // SAFETY: j < i < count <= stride, so this is row j of the square.
+            unsafe { *square.get_unchecked_mut(j * stride + i) = *value };
         }
     }
 }
