@@ -93,7 +93,8 @@ pub fn run_all(root: &Path) -> Result<()> {
         times.push((stage.name, start.elapsed().as_secs_f64()));
         if !status.success() {
             print_times(&times);
-            bail!("stage `{}` failed; repeat it with `{}`", stage.name, repeat(stage));
+            let cure = if stage.name == "format" { "put it right with `cargo fmt --all`; " } else { "" };
+            bail!("stage `{}` failed; {cure}repeat it with `{}`", stage.name, repeat(stage));
         }
     }
     print_times(&times);

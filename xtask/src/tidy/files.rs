@@ -15,7 +15,7 @@ pub struct File {
 const EXTENSIONS: &[&str] = &["rs", "toml", "md", "py", "sh", "txt"];
 
 /// Folders that hold no text of ours.
-const SKIPPED: &[&str] = &[".git", "runs", "data", "venv", "node_modules", "__pycache__"];
+const SKIPPED: &[&str] = &[".git", "runs", "data", "venv", "work", "node_modules", "__pycache__"];
 
 /// All text files, by path. Build folders, outputs of runs, and hidden folders other than `.ci` and `.cargo`
 /// are left out.
