@@ -8,10 +8,11 @@ use campanile_kernels::{Isa, peak};
 use campanile_model::{
     Network,
     network::{Inputs, Outputs},
+    optimizer::{self, Update},
 };
 use campanile_spec::{
-    CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat,
-    RowInit, TableId, TableSpec, TaskSpec,
+    CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Heads, LearningRate, ModelSpec, NetworkSpec,
+    Pooling, Precision, RowFormat, RowInit, Schedule, TableId, TableSpec, TaskSpec, config::DenseTraining,
 };
 
 const ROUNDS: usize = 15;
@@ -58,12 +59,40 @@ fn networks() -> Vec<(&'static str, usize, NetworkSpec)> {
 fn main() {
     let isa = Isa::detect();
     println!("{:?}, best of {ROUNDS}, peak {:.1} GFLOP/s", isa.level(), peak_gflops(isa));
+    measure_optimizers();
     for precision in [Precision::F32, Precision::Bf16] {
         for (name, dim, network) in networks() {
             for grain in [16, 64, 256] {
                 measure(name, &spec(dim, network.clone(), precision), isa, grain);
             }
         }
+    }
+}
+
+/// How long a dense optimizer takes for as many weights as the kaggle model has.
+fn measure_optimizers() {
+    const COUNT: usize = 475_985;
+    let learning_rate = LearningRate { base: 0.01, schedule: Schedule::Constant };
+    for (name, optimizer) in [
+        ("sgd", DenseOptimizer::Sgd { momentum: 0.0 }),
+        ("adagrad", DenseOptimizer::Adagrad { epsilon: 1e-8, initial: 0.0 }),
+        ("adam", DenseOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }),
+    ] {
+        let training = DenseTraining { optimizer, learning_rate, l2: 0.0, norm_max: 0.0 };
+        let gradient: Vec<f32> = (0..COUNT).map(|i| (i as f32 * 0.37).sin()).collect();
+        let (mut weights, mut state) = (gradient.clone(), optimizer::first_state(&optimizer, COUNT));
+        let (mut update, mut norm) = (f64::MAX, f64::MAX);
+        for step in 0..ROUNDS as u64 {
+            let start = cpu_seconds();
+            let clip = optimizer::clip_factor(1.0, optimizer::block_squares(&gradient));
+            norm = norm.min(cpu_seconds() - start);
+            let start = cpu_seconds();
+            let mut slices: Vec<&mut [f32]> = state.iter_mut().map(|state| &mut state[..]).collect();
+            Update::new(&training, step, clip).apply(&mut weights, &mut slices, &gradient);
+            update = update.min(cpu_seconds() - start);
+        }
+        let share = 1e9 / COUNT as f64;
+        println!("{name:<22} update {:.2} ns a weight, norm {:.2} ns", update * share, norm * share);
     }
 }
 

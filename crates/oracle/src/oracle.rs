@@ -1,15 +1,15 @@
 //! What training computes: lookup, network, loss, gradients, updates, written the shortest way.
 //!
 //! There are no threads, ranks, vector instructions or buffers to reuse here. A network is written once, as
-//! a list of operations ([`network`]); walking the list backwards gives the gradients. What is kept exactly
+//! a list of operations (`network`); walking the list backwards gives the gradients. What is kept exactly
 //! is the *order of arithmetic*, because the engine must return the same bits:
 //!
 //! - A matrix product sums over `k` in rising order with `mul_add` into one accumulator that starts at zero;
-//!   `k` is cut into blocks of [`BLOCK`], and the sums of later blocks are added to that of the first.
+//!   `k` is cut into blocks of `BLOCK`, and the sums of later blocks are added to that of the first.
 //! - Where a value is used twice, its gradients are added in the reverse order of use.
 //! - Sums over samples are formed inside a grain, in sample order, then over grains along a binary tree.
 //! - Gradients of a row are added by feature, then sample, then place in the bag; then the row moves once.
-//! - Sums of squares of a row use [`LANES`] partial sums by element index, then a fixed tree.
+//! - Sums of squares of a row use `LANES` partial sums by element index, then a fixed tree.
 //!
 //! Rows are `f32` (16-bit rows, whose rounding is random by design, are tested in `tables`), matrix products
 //! are `f32`, and first values are given by the caller: the random numbers are `kernels`' business.
