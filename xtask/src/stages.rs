@@ -51,27 +51,38 @@ struct Stage {
     environment: &'static [(&'static str, &'static str)],
 }
 
+/// All features: what a user may switch on must pass too.
 const STAGES: &[Stage] = &[
     Stage { name: "format", command: &["cargo", "fmt", "--all", "--check"], environment: &[] },
     Stage { name: "tidy", command: &["cargo", "test", "--quiet", "--package", "xtask"], environment: &[] },
     Stage {
         name: "clippy",
-        command: &["cargo", "clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        command: &[
+            "cargo",
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-features",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
         environment: &[],
     },
     Stage {
         name: "tests",
-        command: &["cargo", "test", "--quiet", "--workspace", "--lib", "--bins", "--tests"],
+        command: &["cargo", "test", "--quiet", "--workspace", "--all-features", "--lib", "--bins", "--tests"],
         environment: &[],
     },
     Stage {
         name: "doc tests",
-        command: &["cargo", "test", "--quiet", "--workspace", "--doc"],
+        command: &["cargo", "test", "--quiet", "--workspace", "--all-features", "--doc"],
         environment: &[],
     },
     Stage {
         name: "documentation",
-        command: &["cargo", "doc", "--quiet", "--workspace", "--no-deps"],
+        command: &["cargo", "doc", "--quiet", "--workspace", "--all-features", "--no-deps"],
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
     },
 ];

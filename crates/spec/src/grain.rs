@@ -19,8 +19,14 @@ use std::ops::Range;
 /// The most samples that a grain holds when the number of grains is chosen for the user.
 pub const GRAIN_SAMPLES_MAX: usize = 256;
 
-/// The fewest grains chosen for the user, and so the most ranks a small batch can be spread over.
-pub const GRAIN_COUNT_MIN: usize = 8;
+/// The fewest grains chosen for the user, and so the most ranks a batch can always be spread over.
+pub const GRAIN_COUNT_MIN: usize = 4;
+
+/// As many grains are chosen, where they hold [`GRAIN_SAMPLES_MIN`] samples each: a rank for each of eight cores.
+pub const GRAIN_COUNT_WANTED: usize = 8;
+
+/// Below this a grain's weight gradients cost more in passes over the weights than in arithmetic.
+pub const GRAIN_SAMPLES_MIN: usize = 32;
 
 /// The cut of a batch into grains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +46,8 @@ impl Grains {
 
     /// The number of grains for a batch when the job does not say.
     pub fn for_batch(batch_size: usize) -> Grains {
-        Grains::new(batch_size.div_ceil(GRAIN_SAMPLES_MAX).next_power_of_two().max(GRAIN_COUNT_MIN))
+        let small = if batch_size >= GRAIN_COUNT_WANTED * GRAIN_SAMPLES_MIN { GRAIN_COUNT_WANTED } else { GRAIN_COUNT_MIN };
+        Grains::new(batch_size.div_ceil(GRAIN_SAMPLES_MAX).next_power_of_two().max(small))
     }
 
     /// How many grains.
@@ -58,7 +65,11 @@ impl Grains {
     /// # Panics
     /// If `rank_count` does not divide the number of grains.
     pub fn of_rank(self, rank: usize, rank_count: usize) -> Range<usize> {
-        assert!(self.count.is_multiple_of(rank_count), "{rank_count} ranks do not divide {} grains", self.count);
+        assert!(
+            self.count.is_multiple_of(rank_count),
+            "{rank_count} ranks do not divide {} grains",
+            self.count
+        );
         let each = self.count / rank_count;
         rank * each..(rank + 1) * each
     }
@@ -67,5 +78,30 @@ impl Grains {
     pub fn samples_of_rank(self, sample_count: usize, rank: usize, rank_count: usize) -> Range<usize> {
         let grains = self.of_rank(rank, rank_count);
         sample_count * grains.start / self.count..sample_count * grains.end / self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grains_are_neither_too_few_nor_too_small() {
+        let chosen = [1, 128, 255, 256, 2048, 2049, 8192].map(|batch| Grains::for_batch(batch).count());
+        assert_eq!(chosen, [4, 4, 4, 8, 8, 16, 32]);
+    }
+
+    #[test]
+    fn ranks_own_aligned_runs_that_cover_the_batch() {
+        let grains = Grains::new(8);
+        for samples in [0, 5, 37, 2048] {
+            for ranks in [1, 2, 4, 8] {
+                let ends: Vec<_> = (0..ranks).map(|rank| grains.samples_of_rank(samples, rank, ranks)).collect();
+                assert_eq!((ends[0].start, ends[ranks - 1].end), (0, samples));
+                assert!(ends.windows(2).all(|pair| pair[0].end == pair[1].start));
+                let first = grains.of_rank(ranks - 1, ranks).start;
+                assert_eq!(grains.samples(samples, first).start, ends[ranks - 1].start);
+            }
+        }
     }
 }
