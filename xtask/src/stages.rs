@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 struct Need {
     what: &'static str,
     /// A command that succeeds when it is there.
-    probe: &'static [&'static str],
+    probe: &'static str,
     /// A command that brings it without asking, if there is one.
-    install: Option<&'static [&'static str]>,
+    install: Option<&'static str>,
     /// What a person should do otherwise.
     advice: &'static str,
 }
@@ -26,20 +26,20 @@ struct Need {
 const NEEDS: &[Need] = &[
     Need {
         what: "a C linker",
-        probe: &["cc", "--version"],
+        probe: "cc --version",
         install: None,
         advice: "install a C compiler: `apt install build-essential`, `dnf install gcc` or `xcode-select --install`",
     },
     Need {
         what: "rustfmt",
-        probe: &["cargo", "fmt", "--version"],
-        install: Some(&["rustup", "component", "add", "rustfmt"]),
+        probe: "cargo fmt --version",
+        install: Some("rustup component add rustfmt"),
         advice: "run `rustup component add rustfmt`",
     },
     Need {
         what: "clippy",
-        probe: &["cargo", "clippy", "--version"],
-        install: Some(&["rustup", "component", "add", "clippy"]),
+        probe: "cargo clippy --version",
+        install: Some("rustup component add clippy"),
         advice: "run `rustup component add clippy`",
     },
 ];
@@ -47,42 +47,32 @@ const NEEDS: &[Need] = &[
 /// One check.
 struct Stage {
     name: &'static str,
-    command: &'static [&'static str],
+    command: &'static str,
     environment: &'static [(&'static str, &'static str)],
 }
 
 /// All features: what a user may switch on must pass too.
 const STAGES: &[Stage] = &[
-    Stage { name: "format", command: &["cargo", "fmt", "--all", "--check"], environment: &[] },
-    Stage { name: "tidy", command: &["cargo", "test", "--quiet", "--package", "xtask"], environment: &[] },
+    Stage { name: "format", command: "cargo fmt --all --check", environment: &[] },
+    Stage { name: "tidy", command: "cargo test --quiet --package xtask", environment: &[] },
     Stage {
         name: "clippy",
-        command: &[
-            "cargo",
-            "clippy",
-            "--quiet",
-            "--workspace",
-            "--all-features",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
+        command: "cargo clippy --quiet --workspace --all-features --all-targets -- -D warnings",
         environment: &[],
     },
     Stage {
         name: "tests",
-        command: &["cargo", "test", "--quiet", "--workspace", "--all-features", "--lib", "--bins", "--tests"],
+        command: "cargo test --quiet --workspace --all-features --lib --bins --tests",
         environment: &[],
     },
     Stage {
         name: "doc tests",
-        command: &["cargo", "test", "--quiet", "--workspace", "--all-features", "--doc"],
+        command: "cargo test --quiet --workspace --all-features --doc",
         environment: &[],
     },
     Stage {
         name: "documentation",
-        command: &["cargo", "doc", "--quiet", "--workspace", "--all-features", "--no-deps"],
+        command: "cargo doc --quiet --workspace --all-features --no-deps",
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
     },
 ];
@@ -95,12 +85,11 @@ pub fn run_all(root: &Path) -> Result<()> {
     NEEDS.iter().try_for_each(|need| provide(root, need))?;
     let mut times = Vec::new();
     for stage in STAGES {
-        println!("==> {}: {}", stage.name, stage.command.join(" "));
+        println!("==> {}: {}", stage.name, stage.command);
         let start = Instant::now();
         let mut command = command(root, stage.command);
         command.envs(stage.environment.iter().copied());
-        let status =
-            command.status().with_context(|| format!("cannot start `{}`", stage.command.join(" ")))?;
+        let status = command.status().with_context(|| format!("cannot start `{}`", stage.command))?;
         times.push((stage.name, start.elapsed().as_secs_f64()));
         if !status.success() {
             print_times(&times);
@@ -115,7 +104,7 @@ pub fn run_all(root: &Path) -> Result<()> {
 
 /// Checks that something is there, and brings it when that can be done without asking.
 fn provide(root: &Path, need: &Need) -> Result<()> {
-    let succeeds = |words: &[&str]| {
+    let succeeds = |words: &str| {
         let status = command(root, words).stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     };
@@ -123,7 +112,7 @@ fn provide(root: &Path, need: &Need) -> Result<()> {
         return Ok(());
     }
     if let Some(install) = need.install {
-        println!("==> {} is missing: {}", need.what, install.join(" "));
+        println!("==> {} is missing: {}", need.what, install);
         if command(root, install).status().is_ok_and(|status| status.success()) && succeeds(need.probe) {
             return Ok(());
         }
@@ -131,16 +120,18 @@ fn provide(root: &Path, need: &Need) -> Result<()> {
     bail!("{} is missing: {}", need.what, need.advice)
 }
 
-fn command(root: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]).current_dir(root);
+/// A command of words without spaces inside.
+fn command(root: &Path, line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).current_dir(root);
     command
 }
 
 fn repeat(stage: &Stage) -> String {
     let environment: String =
         stage.environment.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
-    format!("{environment}{}", stage.command.join(" "))
+    format!("{environment}{}", stage.command)
 }
 
 fn print_times(times: &[(&str, f64)]) {
