@@ -22,8 +22,7 @@ pub struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a model; run it again after a stop or a crash and it goes on with the same bits.
-    #[command(verbatim_doc_comment)]
+    /// Train a model; run it again after a stop or a crash, and it goes on with the same bits
     Train(TrainArguments),
     /// Judge a checkpoint on the job's test (or validation) split.
     Eval(EvalArguments),

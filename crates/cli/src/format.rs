@@ -19,7 +19,7 @@ pub fn rate(value: f64) -> String {
         v if v >= 1e9 => (v / 1e9, " G"),
         v if v >= 1e6 => (v / 1e6, " M"),
         v if v >= 1e3 => (v / 1e3, " k"),
-        v => (v, " "),
+        v => (v, ""),
     };
     let digits = if scaled >= 100.0 {
         0
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!(rate(0.5), "0.50 ");
+        assert_eq!(rate(0.5), "0.50");
         assert_eq!(rate(45_678.0), "45.7 k");
         assert_eq!(rate(123_456_789.0), "123 M");
         assert_eq!(bytes(1023), "1023 B");

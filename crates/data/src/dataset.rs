@@ -242,7 +242,9 @@ impl PackedReader {
     fn gather_bags(&self, schema: &Schema, out: &mut Batch) {
         let weighted = schema.features.iter().any(|feature| feature.weighted);
         let (mut offsets, mut rows, mut weights) = std::mem::take(&mut out.bags).into_parts();
-        (offsets.clear(), rows.clear(), weights.clear());
+        offsets.clear();
+        rows.clear();
+        weights.clear();
         offsets.push(0);
         for (index, feature) in schema.features.iter().enumerate() {
             for (block, picked) in self.picked() {

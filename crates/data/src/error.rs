@@ -57,7 +57,7 @@ pub enum DataError {
     },
     /// A row that cannot be used, where the job says that this ends the run.
     #[error("{0}")]
-    BadRow(BadRow),
+    BadRow(Box<BadRow>),
     /// More bad rows than the job allows.
     #[error("more than {limit} bad rows: {counts}; the last one: {last}")]
     TooManyBadRows {
@@ -66,7 +66,7 @@ pub enum DataError {
         /// Counts by reason.
         counts: String,
         /// The row that broke the limit.
-        last: BadRow,
+        last: Box<BadRow>,
     },
     /// A column that the job names is not in a file.
     #[error("{path}: there is no column `{column}`; the file has {found}")]

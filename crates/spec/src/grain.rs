@@ -46,7 +46,11 @@ impl Grains {
 
     /// The number of grains for a batch when the job does not say.
     pub fn for_batch(batch_size: usize) -> Grains {
-        let small = if batch_size >= GRAIN_COUNT_WANTED * GRAIN_SAMPLES_MIN { GRAIN_COUNT_WANTED } else { GRAIN_COUNT_MIN };
+        let small = if batch_size >= GRAIN_COUNT_WANTED * GRAIN_SAMPLES_MIN {
+            GRAIN_COUNT_WANTED
+        } else {
+            GRAIN_COUNT_MIN
+        };
         Grains::new(batch_size.div_ceil(GRAIN_SAMPLES_MAX).next_power_of_two().max(small))
     }
 
@@ -96,7 +100,8 @@ mod tests {
         let grains = Grains::new(8);
         for samples in [0, 5, 37, 2048] {
             for ranks in [1, 2, 4, 8] {
-                let ends: Vec<_> = (0..ranks).map(|rank| grains.samples_of_rank(samples, rank, ranks)).collect();
+                let ends: Vec<_> =
+                    (0..ranks).map(|rank| grains.samples_of_rank(samples, rank, ranks)).collect();
                 assert_eq!((ends[0].start, ends[ranks - 1].end), (0, samples));
                 assert!(ends.windows(2).all(|pair| pair[0].end == pair[1].start));
                 let first = grains.of_rank(ranks - 1, ranks).start;

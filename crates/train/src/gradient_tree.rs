@@ -1,10 +1,18 @@
 //! The sum of a rank's grains along the fixed tree.
 //!
-//! A grain *adds* its gradient to the buffer that it is given, and the right grain of a pair simply goes on in
-//! the left one's buffer: `(0 + g0) + g1` is `g0 + g1`. Only from four grains on does a second buffer, and an
-//! addition over all parameters, come in.
+//! The left grain of a pair writes its gradient into a buffer, and the right one simply adds to it. Only from
+//! four grains on does a second buffer, and an addition over all parameters, come in.
 
 use std::ops::Range;
+
+/// What a grain does with the buffer that it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// The buffer holds anything; the grain's gradient replaces it.
+    Anything,
+    /// The buffer holds the left neighbour's gradient; the grain's is added to it.
+    LeftNeighbour,
+}
 
 /// The flat gradient of a rank, with the buffers that its tree needs.
 #[derive(Debug)]
@@ -21,9 +29,9 @@ impl GradientTree {
         GradientTree { levels: vec![vec![0.0; parameter_count]; depth] }
     }
 
-    /// Runs `add_grain(grain, gradient)` for every grain in order, and forms the sum.
-    pub fn sum_grains(&mut self, grains: Range<usize>, add_grain: &mut dyn FnMut(usize, &mut [f32])) {
-        sum(&mut self.levels, grains, add_grain);
+    /// Runs `grain(number, onto, gradient)` for every grain in order, and forms the sum.
+    pub fn sum_grains(&mut self, grains: Range<usize>, grain: &mut dyn FnMut(usize, Onto, &mut [f32])) {
+        sum(&mut self.levels, grains, grain);
     }
 
     /// The sum.
@@ -37,17 +45,16 @@ impl GradientTree {
     }
 }
 
-fn sum(levels: &mut [Vec<f32>], grains: Range<usize>, add_grain: &mut dyn FnMut(usize, &mut [f32])) {
+fn sum(levels: &mut [Vec<f32>], grains: Range<usize>, grain: &mut dyn FnMut(usize, Onto, &mut [f32])) {
     if grains.len() <= 2 {
-        levels[0].fill(0.0);
-        for grain in grains {
-            add_grain(grain, &mut levels[0]);
+        for (number, onto) in grains.zip([Onto::Anything, Onto::LeftNeighbour]) {
+            grain(number, onto, &mut levels[0]);
         }
         return;
     }
     let middle = grains.start + grains.len() / 2;
-    sum(levels, grains.start..middle, add_grain);
-    sum(&mut levels[1..], middle..grains.end, add_grain);
+    sum(levels, grains.start..middle, grain);
+    sum(&mut levels[1..], middle..grains.end, grain);
     let (left, right) = levels.split_at_mut(1);
     for (sum, value) in left[0].iter_mut().zip(&right[0]) {
         *sum += value;
@@ -63,10 +70,11 @@ mod tests {
         for count in [1usize, 2, 4, 8, 16] {
             let value = |grain: usize| if grain % 3 == 1 { 1e8 } else { 0.1 * (grain as f32 + 1.0) };
             let mut tree = GradientTree::new(1, count);
+            tree.levels.iter_mut().for_each(|level| level.fill(f32::NAN));
             let mut visited = Vec::new();
-            tree.sum_grains(count..2 * count, &mut |grain, gradient| {
+            tree.sum_grains(count..2 * count, &mut |grain, onto, gradient| {
                 visited.push(grain);
-                gradient[0] += value(grain);
+                gradient[0] = if onto == Onto::Anything { value(grain) } else { gradient[0] + value(grain) };
             });
             assert_eq!(visited, (count..2 * count).collect::<Vec<_>>());
             let mut nodes: Vec<f32> = (count..2 * count).map(value).collect();

@@ -18,7 +18,12 @@ use campanile_spec::{
 };
 use campanile_tables::Table;
 
-use crate::{TrainError, clock::Timings, gradient_tree::GradientTree, loader::LocalBatch};
+use crate::{
+    TrainError,
+    clock::Timings,
+    gradient_tree::{GradientTree, Onto},
+    loader::LocalBatch,
+};
 
 /// Weights, tables, optimizer state and working memory of one rank.
 pub struct RankState {
@@ -149,10 +154,13 @@ impl RankState {
         };
         let scale = 1.0 / batch.global_count.max(1) as f64;
         let (all_pooled, all_gradients) = self.exchange.pooled_and_gradient();
-        self.gradient.sum_grains(grains.of_rank(self.rank, self.rank_count), &mut |grain, gradient| {
+        self.gradient.sum_grains(grains.of_rank(self.rank, self.rank_count), &mut |grain, onto, gradient| {
             let samples = grains.samples(batch.global_count, grain);
             let (from, count) = (samples.start - batch.first, samples.len());
             if count == 0 {
+                if onto == Onto::Anything {
+                    gradient.fill(0.0);
+                }
                 return;
             }
             let dense = &batch.samples.dense[from * dense_count..][..count * dense_count];
@@ -171,12 +179,11 @@ impl RankState {
                 logit_gradients,
             );
             let inputs = Inputs { samples: count, dense, pooled };
-            network.backward(
-                workspace,
-                inputs,
-                logit_gradients,
-                Outputs { gradient, pooled: pooled_gradient },
-            );
+            let outputs = Outputs { gradient, pooled: pooled_gradient };
+            match onto {
+                Onto::Anything => network.backward_anew(workspace, inputs, logit_gradients, outputs),
+                Onto::LeftNeighbour => network.backward(workspace, inputs, logit_gradients, outputs),
+            }
         });
     }
 

@@ -142,7 +142,7 @@ impl Measured {
     }
 
     fn print(&self) {
-        println!("  {}samples/s", format::rate(self.samples_per_second));
+        println!("  {} samples/s", format::rate(self.samples_per_second));
         let total: f64 = self.round.parts.iter().sum();
         for (part, name) in PARTS {
             let seconds = self.round.parts[part as usize];

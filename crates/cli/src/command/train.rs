@@ -109,7 +109,7 @@ impl Watcher {
             "{} rows, {} steps; {} floats in tables ({}), {} in the network; {} {}, {}",
             format::count(started.train_rows),
             format::count(started.steps),
-            format::rate(started.table_parameters as f64).trim(),
+            format::rate(started.table_parameters as f64),
             format::bytes(started.table_bytes),
             format::count(started.dense_parameters as u64),
             started.rank_count,
@@ -138,7 +138,7 @@ impl Observer for Watcher {
                 let done = (step.step - self.started.first_step) as f64;
                 let left = (self.started.steps - step.step) as f64 * step.seconds / done.max(1.0);
                 format!(
-                    "{}samples/s  {}  ETA {}",
+                    "{} samples/s  {}  ETA {}",
                     format::rate(step.samples as f64 / step.seconds.max(1e-9)),
                     short_scores(&(step.window)()),
                     format::duration(left)
@@ -170,7 +170,7 @@ fn print_summary(summary: &Summary, job: &Job, job_path: &Path) {
         println!("all {} steps were trained before", format::count(summary.steps));
     } else {
         println!(
-            "trained {} steps, {} samples in {} ({}samples/s)",
+            "trained {} steps, {} samples in {} ({} samples/s)",
             format::count(trained),
             format::count(summary.samples),
             format::duration(summary.seconds),

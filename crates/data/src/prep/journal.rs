@@ -96,14 +96,18 @@ impl Pass {
     }
 
     fn skip(&mut self, row: BadRow, policy: BadRows) -> Result<(), DataError> {
-        let BadRows::Skip { rows_max } = policy else { return Err(DataError::BadRow(row)) };
+        let BadRows::Skip { rows_max } = policy else { return Err(DataError::BadRow(Box::new(row))) };
         let skipped = &mut self.skipped;
         skipped.total += 1;
         *skipped.by_reason.entry(row.reason.name().to_string()).or_insert(0) += 1;
         if skipped.total > rows_max {
             let counts: Vec<String> =
                 skipped.by_reason.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-            return Err(DataError::TooManyBadRows { limit: rows_max, counts: counts.join(", "), last: row });
+            return Err(DataError::TooManyBadRows {
+                limit: rows_max,
+                counts: counts.join(", "),
+                last: Box::new(row),
+            });
         }
         if skipped.examples.len() < EXAMPLES_MAX {
             skipped.examples.push(row);

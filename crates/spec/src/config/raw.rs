@@ -31,7 +31,7 @@ section! {
         /// Samples of a batch, over all threads together.
         pub batch_size: usize = 2048,
         /// Grains a batch is cut into: a power of two that the number of threads must divide. Absent: one for
-        /// every 256 samples, at least 8.
+        /// every 256 samples, at least 8, or 4 for a batch below 256.
         pub grains: Option<usize> = None,
         /// Passes over the training data.
         pub epochs: u64 = 1,
