@@ -195,20 +195,20 @@ fn numbers_that_cannot_work() {
     check(
         &cases,
         expect![[r#"
-        `batch_size` in [run] at line 3, column 14 is 0: it must be at least 1
-        `grains` in [run] at line 4, column 10 is 12: it must be a power of two up to 65536; leave it out for 8
-        `epochs` in [run] at line 4, column 10 is 0: it must be at least 1
-        `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 0: it must be from 1 to 4294967295
-        `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 5000000000: it must be from 1 to 4294967295
-        `dim` in [run.tables] at line 24, column 7 is 0: it must be from 1 to 4096
-        `bottom[1]` in [run.model] at line 28, column 15 is 0: it must be from 1 to 65536
-        `bottom` in [run.model] at line 28, column 10 is []: the dense columns need at least one width; the last is the one in which vectors meet
-        `learning_rate` in [run.sparse] at line 32, column 17 is 0: it must be above 0; 0.01 to 0.1 is a usual start
-        `momentum` in [run.dense.optimizer] at line 35, column 40 is 1.5: it must be at least 0 and below 1
-        `min` in `transforms[1]` of [[run.data.dense]] number 1 at line 13, column 47 is 20: it must not be above max, 10
-        `threads` in [process] at line 41, column 11 is 3: it must divide the 8 grains of a batch (run.grains), as 1, 2 and 4 do
-        `train[0]` in [process.data] at line 39, column 10 is "": name a file
-    "#]],
+            `batch_size` in [run] at line 3, column 14 is 0: it must be at least 1
+            `grains` in [run] at line 4, column 10 is 12: it must be a power of two up to 65536; leave it out for 4
+            `epochs` in [run] at line 4, column 10 is 0: it must be at least 1
+            `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 0: it must be from 1 to 4294967295
+            `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 5000000000: it must be from 1 to 4294967295
+            `dim` in [run.tables] at line 24, column 7 is 0: it must be from 1 to 4096
+            `bottom[1]` in [run.model] at line 28, column 15 is 0: it must be from 1 to 65536
+            `bottom` in [run.model] at line 28, column 10 is []: the dense columns need at least one width; the last is the one in which vectors meet
+            `learning_rate` in [run.sparse] at line 32, column 17 is 0: it must be above 0; 0.01 to 0.1 is a usual start
+            `momentum` in [run.dense.optimizer] at line 35, column 40 is 1.5: it must be at least 0 and below 1
+            `min` in `transforms[1]` of [[run.data.dense]] number 1 at line 13, column 47 is 20: it must not be above max, 10
+            `threads` in [process] at line 41, column 11 is 3: it must divide the 4 grains of a batch (run.grains), as 1, 2, 4 would
+            `train[0]` in [process.data] at line 39, column 10 is "": name a file
+        "#]],
     );
 }
 

@@ -129,7 +129,12 @@ fn network(model: &RawModel, dense_count: usize, sparse_count: usize) -> Result<
 
 fn check_process(process: &Process, grains: usize, kind: DataKind, split: &SplitSpec) -> Result<(), Problem> {
     if process.threads > 0 && !grains.is_multiple_of(process.threads) {
-        let advice = format!("it must divide the {grains} grains of a batch (run.grains), as 1, 2 and 4 do");
+        let fitting: Vec<String> =
+            [1, 2, 4, 8].iter().filter(|&&count| count <= grains).map(ToString::to_string).collect();
+        let advice = format!(
+            "it must divide the {grains} grains of a batch (run.grains), as {} would",
+            fitting.join(", ")
+        );
         return Err(Problem::value("process.threads", process.threads, advice));
     }
     at_least("process.checkpoints_kept", process.checkpoints_kept, 1)?;
