@@ -194,7 +194,7 @@ fn threads_that_do_not_divide_the_grains() {
     Case::new().job("threads = 2", "threads = 3").fails_with(&[
         "`threads` in [process]",
         "is 3",
-        "the 8 grains",
+        "the 4 grains",
     ]);
 }
 
