@@ -313,7 +313,9 @@ pub use amx::error_bound;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{instructions_work, near_products};
 
-/// The nearest bfloat16, ties to even, as `f32`. NaN stays NaN.
+/// The nearest bfloat16, ties to even, as `f32`. NaN stays NaN. It is [`crate::half::bf16_nearest`] there and back,
+/// written out because it must melt into the packing loops.
+#[inline(always)]
 pub fn round_to_bf16(value: f32) -> f32 {
     let bits = value.to_bits();
     if value.is_nan() {

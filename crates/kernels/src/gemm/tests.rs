@@ -1,6 +1,7 @@
 //! Linear layers at every level of this processor against the scalar twin: the same bits.
 
 use super::{Activation, BLOCK, Linear, Operands, Scratch, round_to_bf16};
+use crate::half;
 use crate::isa::{Isa, Level};
 use crate::matrix::{Matrix, MatrixMut, Store};
 use crate::values::{Kind, any_kind, bits, values};
@@ -229,6 +230,12 @@ fn bf16_rounds_to_nearest_even() {
     assert_eq!(round_to_bf16(-f32::INFINITY), -f32::INFINITY);
     assert!(round_to_bf16(f32::from_bits(0x7f80_0001)).is_nan());
     assert_eq!(round_to_bf16(-0.0).to_bits(), (-0.0f32).to_bits());
+    for kind in [Kind::Plain, Kind::Tiny, Kind::Strange] {
+        for value in values(21, kind, 2000) {
+            let there_and_back = half::f32_from_bf16(half::bf16_nearest(value));
+            assert_eq!(round_to_bf16(value).to_bits(), there_and_back.to_bits(), "{value:e}");
+        }
+    }
 }
 
 #[test]
