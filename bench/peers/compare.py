@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import json
 import shlex
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -326,6 +327,8 @@ def selected(given: argparse.Namespace) -> list[Configuration]:
 
 def main() -> None:
     given = parse()
+    # A time limit from outside ends the run as Ctrl-C does: processes are ended, and the table is printed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     configurations = selected(given)
     settings = torch_settings.find(given.python)
     about = {"machine": machine.describe(), "torch": settings.torch_version, "date": str(datetime.date.today())}

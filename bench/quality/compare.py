@@ -7,6 +7,7 @@ rows, which is the same for both. Usage: see `README.md`, or `compare.py --help`
 import argparse
 import json
 import shutil
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +173,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     given = parse()
+    # A time limit from outside ends the run as Ctrl-C does, and the table is printed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # These layers are too small to share: more threads make PyTorch slower, on a busy machine many times.
     torch.set_num_threads(1)
     comparisons: list[Comparison] = []
