@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use campanile_comm::{Buffer, Communicator, threads};
 use campanile_kernels::Isa;
 use campanile_model::Network;
-use campanile_spec::{Batch, config::Run};
+use campanile_spec::{Batch, NetworkSpec, config::Run};
 use campanile_train::{
     TrainError,
     clock::{PARTS, Part},
@@ -113,6 +113,8 @@ struct Measured {
     network: f64,
     /// GFLOP/s of one core that does nothing but multiply and add.
     peak: f64,
+    /// The share of the network's time that the interaction takes when it is measured alone.
+    interaction: f64,
     /// Nanoseconds of one thread per id looked up and per row updated.
     lookup: f64,
     update: f64,
@@ -128,10 +130,16 @@ impl Measured {
         let seconds = |part: Part| round.parts[part as usize];
         let dim = run.model.tables[0].dim;
         let (row_read, row_write) = limits::row_nanoseconds(dim);
+        let vectors = run.model.features.len() + 1;
+        let interaction = match &run.model.network {
+            NetworkSpec::Dcn { cross_layers, .. } => limits::cross_seconds(vectors * dim, *cross_layers),
+            _ => limits::dot_seconds(vectors, dim),
+        };
         Ok(Measured {
             dim,
             samples_per_second: round.samples as f64 / round.wall_seconds,
             network: flops as f64 * round.samples as f64 / threads / seconds(Part::Network) / 1e9,
+            interaction: interaction * round.samples as f64 / threads / seconds(Part::Network),
             peak: limits::multiply_add_peak(arguments.precision),
             lookup: seconds(Part::Lookup) * 1e9 * threads / round.ids.max(1) as f64,
             update: seconds(Part::Update) * 1e9 * threads / round.unique_rows.max(1) as f64,
@@ -150,9 +158,10 @@ impl Measured {
                 println!("  {name:<8} {:5.1} %", 100.0 * seconds / total);
             }
         }
-        let share = 100.0 * self.network / self.peak;
+        let (share, interaction) = (100.0 * self.network / self.peak, 100.0 * self.interaction);
         println!(
-            "  the network runs at {:.0} GFLOP/s a thread, {share:.0} % of the {:.0} of a loop of multiply-adds",
+            "  the network runs at {:.0} GFLOP/s a thread, {share:.0} % of the {:.0} of a loop of multiply-adds; the \
+             interaction, measured alone, is {interaction:.0} % of its time, most of the rest is matrix products",
             self.network, self.peak
         );
         println!(
@@ -179,6 +188,7 @@ impl Measured {
             "parts_seconds": PARTS.iter().map(part).collect::<serde_json::Map<_, _>>(),
             "network_gflops_per_thread": self.network,
             "peak_gflops": self.peak,
+            "interaction_share_of_network": self.interaction,
             "lookup_ns_per_id": self.lookup,
             "update_ns_per_row": self.update,
             "row_read_ns": self.row_read,

@@ -3,11 +3,56 @@
 use std::{hint::black_box, time::Instant};
 
 use campanile_kernels::{
-    Isa,
+    Isa, cross, interact,
+    matrix::{Matrix, MatrixMut, Store},
     peak::{bf16_multiply_adds, multiply_adds},
 };
 
 use crate::args::BenchPrecision;
+
+/// Samples of a grain in the measurement of the interaction.
+const SAMPLES: usize = 256;
+
+/// Seconds that a sample's pairwise dots take one thread, forward and backward.
+pub fn dot_seconds(vectors: usize, width: usize) -> f64 {
+    let (isa, shape) = (Isa::detect(), interact::Vectors { count: vectors, width });
+    let values = vec![0.5f32; SAMPLES * shape.floats()];
+    let mut gradients = values.clone();
+    let mut pairs = vec![0.0f32; SAMPLES * shape.pairs()];
+    let mut scratch = interact::Scratch::default();
+    best_of_rounds(|| {
+        let all = Matrix::contiguous(black_box(&values), shape.floats());
+        interact::forward(isa, &mut scratch, shape, all, MatrixMut::contiguous(&mut pairs, shape.pairs()));
+        let of_pairs = Matrix::contiguous(&pairs, shape.pairs());
+        let out = MatrixMut::contiguous(&mut gradients, shape.floats());
+        interact::backward(isa, &mut scratch, shape, all, of_pairs, Store::Replace, out);
+    })
+}
+
+/// Seconds that the element-wise part of a sample's cross layers takes one thread, forward and backward.
+pub fn cross_seconds(width: usize, layers: usize) -> f64 {
+    let isa = Isa::detect();
+    let x = vec![0.5f32; SAMPLES * width];
+    let (mut y, mut z) = (x.clone(), x.clone());
+    best_of_rounds(|| {
+        let input = Matrix::contiguous(black_box(&x), width);
+        cross::forward(isa, input, input, input, MatrixMut::contiguous(&mut y, width));
+        let saved = cross::Saved { x0: input, u: input };
+        let du = MatrixMut::contiguous(&mut y, width);
+        cross::backward(isa, saved, input, du, MatrixMut::contiguous(&mut z, width));
+    }) * layers as f64
+}
+
+/// Seconds per sample in the best round.
+fn best_of_rounds(mut round: impl FnMut()) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..20 {
+        let start = Instant::now();
+        round();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best / SAMPLES as f64
+}
 
 /// GFLOP/s of one thread that does nothing but multiply and add, in the operands of the benchmark.
 pub fn multiply_add_peak(precision: BenchPrecision) -> f64 {
