@@ -82,18 +82,19 @@ fn place_columns(names: &[String], slots: &[Slot], path: &Path) -> Result<Vec<Op
 
 /// Decodes every record of a chunk.
 pub(crate) fn decode(bytes: &[u8], layout: &TextLayout, decoder: &Decoder, split: Split, out: &mut Decoded) {
+    let mut group = layout.fast.then(criteo::Group::new);
     let mut record = Record::default();
     let mut cells = vec![Cell::default(); decoder.slots().len()];
     let mut at = 0;
     while at < bytes.len() {
-        if layout.fast
-            && let Some(next) =
-                criteo::fast_line(bytes, at, &decoder.transforms, &mut out.splits[split as usize])
-        {
+        if let Some(group) = &mut group {
+            let (lines, next) = group.take(bytes, at, &decoder.transforms, &mut out.splits[split as usize]);
             at = next;
-            out.lines += 1;
-            out.rows_read += 1;
-            continue;
+            out.lines += lines as u64;
+            out.rows_read += lines as u64;
+            if lines > 0 {
+                continue;
+            }
         }
         let line = out.lines;
         at = scan_record(bytes, at, layout.delimiter, layout.quotes, &mut record);

@@ -220,6 +220,19 @@ impl Transforms {
         }
     }
 
+    /// Adds the rows of many keys, as [`Transforms::row_of_key`] gives them.
+    pub(crate) fn rows_of_keys(&self, column: usize, keys: &[u64], out: &mut Vec<u32>) {
+        match &self.sparse[column].to_row {
+            ToRow::Hash { mixed_salt, row_count } => {
+                out.extend(keys.iter().map(|key| scale(mix(key ^ mixed_salt), *row_count) as u32));
+            }
+            ToRow::Vocabulary(vocabulary) => out.extend(keys.iter().map(|&key| vocabulary.row(key))),
+            ToRow::Direct { .. } | ToRow::Bucketise(_) => {
+                unreachable!("column {column} is neither hashed nor has a vocabulary")
+            }
+        }
+    }
+
     /// The key of a raw id.
     pub(crate) fn key(&self, raw: Raw<'_>) -> Result<u64, BadReason> {
         match self.id_text {

@@ -144,11 +144,17 @@ impl TextFile {
 
     /// Reads until the buffer has `wanted` bytes or the file ends.
     fn fill(&mut self, buffer: &mut Vec<u8>, wanted: usize) -> Result<(), DataError> {
-        let missing = wanted.saturating_sub(buffer.len()) as u64;
-        buffer.reserve_exact(missing as usize);
-        let got = (&mut self.text).take(missing).read_to_end(buffer);
-        let got = got.map_err(|error| self.damaged(error))?;
-        self.ended |= (got as u64) < missing;
+        let mut filled = buffer.len();
+        buffer.resize(wanted.max(filled), 0);
+        while filled < buffer.len() && !self.ended {
+            match self.text.read(&mut buffer[filled..]) {
+                Ok(0) => self.ended = true,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.damaged(error)),
+            }
+        }
+        buffer.truncate(filled);
         Ok(())
     }
 
