@@ -22,6 +22,10 @@ fn is_turned(samples: usize, inputs: usize, outputs: usize) -> bool {
     inputs <= narrow && 4 * inputs <= outputs && samples <= BLOCK
 }
 
+/// Rows that lie a multiple of this many floats apart fall into the same one or two sets of the nearest cache, which
+/// cannot hold them together: such a left operand is packed even where few terms make that dear.
+const CROWDED: usize = 512;
+
 /// Panels that are packed together just before their use: their rows are then long enough to be read ahead.
 const PANELS_NEAR: usize = 6;
 
@@ -129,11 +133,16 @@ impl Panels {
         mut c: MatrixMut<'_>,
     ) {
         let (depth, columns) = (a.rows(), b.columns());
-        let tiles = self.loops.tiles(self.operands, a.columns());
-        let left = left.room(packed_floats(tiles, depth));
-        // SAFETY: `Panels::new` checked the level.
-        unsafe { (self.loops.pack.from_rows)(tiles, a, left) };
-        let left = Left::Packed { data: left, rows: a.columns(), depth };
+        let left =
+            if self.operands == Operands::F32 && depth <= SHALLOW && !a.stride().is_multiple_of(CROWDED) {
+                Left::Across(a)
+            } else {
+                let tiles = self.loops.tiles(self.operands, a.columns());
+                let left = left.room(packed_floats(tiles, depth));
+                // SAFETY: `Panels::new` checked the level.
+                unsafe { (self.loops.pack.from_rows)(tiles, a, left) };
+                Left::Packed { data: left, rows: a.columns(), depth }
+            };
         let window = if depth <= SHALLOW {
             columns
         } else {

@@ -27,6 +27,8 @@ pub(crate) const SHALLOW: usize = 96;
 pub(crate) enum Left<'a> {
     /// Row-major, read where it lies.
     InPlace(Matrix<'a>),
+    /// The same, but rows of the product are columns of this matrix.
+    Across(Matrix<'a>),
     /// `[tile][k][row of the tile]`, see `pack`.
     Packed { data: &'a [f32], rows: usize, depth: usize },
 }
@@ -35,6 +37,7 @@ impl Left<'_> {
     fn rows(&self) -> usize {
         match self {
             Left::InPlace(a) => a.rows(),
+            Left::Across(a) => a.columns(),
             Left::Packed { rows, .. } => *rows,
         }
     }
@@ -42,6 +45,7 @@ impl Left<'_> {
     fn depth(&self) -> usize {
         match self {
             Left::InPlace(a) => a.columns(),
+            Left::Across(a) => a.rows(),
             Left::Packed { depth, .. } => *depth,
         }
     }
@@ -172,6 +176,7 @@ impl Walk<'_> {
         let length = rows.first.length;
         let a = match self.left {
             Left::InPlace(a) => length * a.stride(),
+            Left::Across(_) => length,
             Left::Packed { depth, .. } => length * depth,
         };
         let mask = self.ending.mask.map_or(0, |mask| length * mask.stride());
@@ -190,6 +195,10 @@ impl Walk<'_> {
             Left::InPlace(a) => {
                 let start = rows.start * a.stride() + terms.start;
                 (a.as_ptr().wrapping_add(start), a.stride(), self.loops.in_place)
+            }
+            Left::Across(a) => {
+                let start = rows.start + terms.start * a.stride();
+                (a.as_ptr().wrapping_add(start), a.stride(), self.loops.across)
             }
             Left::Packed { data, .. } => {
                 let start = rows.start * depth + terms.start * rows.length;

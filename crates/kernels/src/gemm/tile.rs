@@ -34,7 +34,7 @@ pub(crate) struct Tiles {
     pub step: Step,
     /// Terms to sum.
     pub depth: usize,
-    /// The first element of A: `MR` rows `a_stride` apart, or `[depth][MR]` where packed.
+    /// The first element of A: `MR` rows `a_stride` apart, or `[depth][MR]` where packed, or terms `a_stride` apart.
     pub a: *const f32,
     pub a_stride: usize,
     /// The first element of B: `[depth][NV registers]`.
@@ -110,6 +110,7 @@ pub(crate) struct TileLoops {
     pub registers_max: usize,
     pub in_place: &'static [&'static [TileLoop]],
     pub packed: &'static [&'static [TileLoop]],
+    pub across: &'static [&'static [TileLoop]],
     pub pack: &'static PackLoops,
     /// Stores one row of sums that lies at `b`, this many registers long.
     pub finish_row: unsafe fn(&Tiles, usize),
@@ -141,13 +142,30 @@ impl TileLoops {
     }
 }
 
-/// The loop itself. `PACKED` says how A lies.
+/// A lies `[row][k]`, rows a stride apart.
+const ALONG: usize = 0;
+/// A is packed, `[k][row of the tile]`.
+const PACKED: usize = 1;
+/// A lies `[k][row]`, terms a stride apart.
+const ACROSS: usize = 2;
+
+/// From one term of a row of A to the next.
+#[inline(always)]
+fn next_term<const MR: usize, const LAYOUT: usize>(a_stride: usize) -> usize {
+    match LAYOUT {
+        PACKED => MR,
+        ACROSS => a_stride,
+        _ => 1,
+    }
+}
+
+/// The loop itself. `LAYOUT` says how A lies.
 ///
 /// # Safety
 ///
 /// As for [`TileLoop`].
 #[inline(always)]
-unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(tiles: &Tiles) {
+unsafe fn run<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(tiles: &Tiles) {
     let mut now = *tiles;
     for _ in 0..tiles.count {
         // SAFETY: the caller's contract covers every tile of the run; B is padded to whole registers.
@@ -159,13 +177,13 @@ unsafe fn run<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(t
             let (mut a, mut b) = (now.a, now.b);
             for _ in 0..now.depth / UNROLL {
                 for k in 0..UNROLL {
-                    term::<V, MR, NV, PACKED>(&mut sums, a, now.a_stride, b, k);
+                    term::<V, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
                 }
-                a = a.add(UNROLL * if PACKED { MR } else { 1 });
+                a = a.add(UNROLL * next_term::<MR, LAYOUT>(now.a_stride));
                 b = b.add(UNROLL * NV * V::LANES);
             }
             for k in 0..now.depth % UNROLL {
-                term::<V, MR, NV, PACKED>(&mut sums, a, now.a_stride, b, k);
+                term::<V, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
             }
             if now.columns >= NV * V::LANES {
                 finish::<V, MR, NV, true>(&now, sums);
@@ -189,7 +207,7 @@ const AHEAD: usize = 16;
 ///
 /// As for [`TileLoop`].
 #[inline(always)]
-unsafe fn term<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(
+unsafe fn term<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(
     sums: &mut [[V; NV]; MR],
     a: *const f32,
     a_stride: usize,
@@ -201,7 +219,8 @@ unsafe fn term<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(
         V::prefetch(b.wrapping_add((k + AHEAD) * NV * V::LANES));
         let right: [V; NV] = std::array::from_fn(|j| V::load(b.add((k * NV + j) * V::LANES)));
         for (i, sums) in sums.iter_mut().enumerate() {
-            let left = V::splat(*if PACKED { a.add(k * MR + i) } else { a.add(i * a_stride + k) });
+            let row = if LAYOUT == ALONG { i * a_stride } else { i };
+            let left = V::splat(*a.add(row + k * next_term::<MR, LAYOUT>(a_stride)));
             for (sum, right) in sums.iter_mut().zip(right) {
                 *sum = sum.add_product(left, right);
             }
@@ -339,13 +358,19 @@ macro_rules! tile_loops {
             #[target_feature(enable = $features)]
             unsafe fn in_place<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, false>(tiles) }
+                unsafe { run::<$vector, MR, NV, ALONG>(tiles) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn packed<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, true>(tiles) }
+                unsafe { run::<$vector, MR, NV, PACKED>(tiles) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn across<const MR: usize, const NV: usize>(tiles: &Tiles) {
+                // SAFETY: this function has the features, and hands its contract on.
+                unsafe { run::<$vector, MR, NV, ACROSS>(tiles) }
             }
 
             #[target_feature(enable = $features)]
@@ -364,6 +389,7 @@ macro_rules! tile_loops {
             registers_max: $registers,
             in_place: &[$(tile_loops!(@row in_place $nv $mrs)),*],
             packed: &[$(tile_loops!(@row packed $nv $mrs)),*],
+            across: &[$(tile_loops!(@row across $nv $mrs)),*],
             pack: &pack::$name::LOOPS,
             finish_row,
         };
