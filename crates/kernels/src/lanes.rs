@@ -56,6 +56,9 @@ pub(crate) trait Lanes: Copy {
     /// The sum of the squares of `count` values: element `i` is added to partial sum `i` modulo 16, in rising
     /// order, and the sixteen are folded in halves: 8, 4, 2, 1.
     unsafe fn sum_of_squares(values: *const f32, count: usize) -> f32;
+    /// Runs a kernel of this level in a function of its own: what is rare, or shared by many kernels, is then
+    /// compiled once.
+    unsafe fn apart<K: Kernel>(kernel: K) -> K::Output;
 }
 
 /// A kernel with its arguments, to be compiled for every level.
@@ -94,18 +97,37 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
-/// Asks for all cache lines of `bytes` bytes from `address` on.
+/// Something done to each column of a row on its own.
+pub(crate) trait Columns {
+    /// # Safety
+    /// As [`Lanes`]; the row must have the columns from `column` on that a vector takes.
+    unsafe fn at<L: Lanes>(&self, column: usize);
+}
+
+/// Does it to all columns: four vectors at a time, then whole vectors, the rest one by one.
+///
+/// # Safety
+/// As [`Lanes`]; the row must have `dim` columns.
 #[inline(always)]
-pub(crate) fn prefetch_span<T>(address: *const T, bytes: usize) {
-    let first = address.cast::<u8>();
-    let mut at = 0;
-    while at < bytes {
-        prefetch(first.wrapping_add(at));
-        at += 64;
-    }
-    // A span that does not start at a line's head reaches one line further than its length in lines.
-    if (first.addr() & 63) + bytes > at {
-        prefetch(first.wrapping_add(bytes - 1));
+pub(crate) unsafe fn each_column<V: Lanes>(dim: usize, columns: &impl Columns) {
+    let mut column = 0;
+    // SAFETY: no step reaches beyond `dim`.
+    unsafe {
+        while column + 4 * V::COUNT <= dim {
+            columns.at::<V>(column);
+            columns.at::<V>(column + V::COUNT);
+            columns.at::<V>(column + 2 * V::COUNT);
+            columns.at::<V>(column + 3 * V::COUNT);
+            column += 4 * V::COUNT;
+        }
+        while column + V::COUNT <= dim {
+            columns.at::<V>(column);
+            column += V::COUNT;
+        }
+        while column < dim {
+            columns.at::<f32>(column);
+            column += 1;
+        }
     }
 }
 
@@ -209,5 +231,10 @@ impl Lanes for f32 {
             partial[at % 16] += value * value;
         }
         fold(partial)
+    }
+    #[inline(never)]
+    unsafe fn apart<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: handed on to the caller.
+        unsafe { kernel.run::<f32>() }
     }
 }

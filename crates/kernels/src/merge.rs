@@ -7,13 +7,18 @@
 //!
 //! All memory is kept from call to call; after the largest batch has been seen nothing is allocated.
 
-use crate::pool::{Bags, RowOutside};
+use crate::{
+    isa::Isa,
+    pool::{Bags, RowOutside},
+};
 
 /// One occurrence of a row in a batch.
 pub trait Occurrence: Copy + Default {
+    /// Whether every weight is one.
+    const PLAIN: bool;
     /// The row, counted from the first of the table's part.
     fn row(self) -> u32;
-    /// The gradient vector that reaches it: block and sample, see [`Merge::vector`].
+    /// The gradient vector that reaches it: block and sample, see [`Merge::sample_bits`].
     fn vector(self) -> u32;
     /// What the vector is multiplied with.
     fn weight(self) -> f32;
@@ -37,6 +42,7 @@ pub struct Weighted {
 }
 
 impl Occurrence for Plain {
+    const PLAIN: bool = true;
     #[inline(always)]
     fn row(self) -> u32 {
         self.row
@@ -56,6 +62,7 @@ impl Occurrence for Plain {
 }
 
 impl Occurrence for Weighted {
+    const PLAIN: bool = false;
     #[inline(always)]
     fn row(self) -> u32 {
         self.row
@@ -127,8 +134,8 @@ impl<O: Occurrence> Merge<O> {
     ///
     /// # Panics
     /// If the bags' arrays do not fit together or have more samples than was said at the beginning.
-    pub fn push(&mut self, bags: Bags<'_>, weighting: Weighting) -> Result<(), RowOutside> {
-        bags.check();
+    pub fn push(&mut self, isa: Isa, bags: Bags<'_>, weighting: Weighting) -> Result<(), RowOutside> {
+        let one_row_each = bags.check(isa);
         assert!(bags.count() <= 1 << self.sample_bits, "{} samples in a block", bags.count());
         let block = ((self.samples.len() as u64) << self.sample_bits) as u32;
         let (first_row, row_count) = (self.first_row, self.row_count);
@@ -136,7 +143,7 @@ impl<O: Occurrence> Merge<O> {
         let mut largest = 0;
         let local = |row: u32| row.wrapping_sub(first_row);
         self.occurrences.reserve(bags.rows.len());
-        if bags.rows.len() == bags.count() && bags.offsets.windows(2).all(|pair| pair[1] - pair[0] == 1) {
+        if one_row_each {
             let weights = if weighting == Weighting::Given { bags.weights } else { &[] };
             self.occurrences.extend(bags.rows.iter().enumerate().map(|(sample, &row)| {
                 largest = local(row).max(largest);
@@ -250,11 +257,9 @@ impl<O: Occurrence> Merge<O> {
         starts[..starts.len() - 1].iter().map(|start| self.occurrences[*start as usize].row())
     }
 
-    /// Block and sample of a vector's number.
-    #[inline(always)]
-    pub fn vector(&self, number: u32) -> (usize, usize) {
-        let number = u64::from(number);
-        ((number >> self.sample_bits) as usize, (number & ((1 << self.sample_bits) - 1)) as usize)
+    /// How many low bits of [`Occurrence::vector`] are the sample; those above are the block.
+    pub fn sample_bits(&self) -> u32 {
+        self.sample_bits
     }
 
     /// How many rows the table's part has: every row in the merge is below it.

@@ -4,7 +4,7 @@
 //! (seed, table, row, step, element). No generator runs along, so rows may be made and updated in any order,
 //! on any rank, at any vector width, and come out with the same bits.
 //!
-//! A 64-bit key is mixed once per row ([`row_key`], [`step_key`]); the 32 bits of an element come from that
+//! A 64-bit key is mixed once per row ([`row_key`]); the 32 bits of an element come from that
 //! key with two multiplications of 32 bits ([`element_bits`]), which every vector unit has.
 
 /// The odd constant by which counters are spread; 2^64 over the golden ratio.
@@ -26,15 +26,20 @@ pub const fn chain(key: u64, word: u64) -> u64 {
     mix(key ^ mix(word.wrapping_add(SPREAD)))
 }
 
-/// The key of one row's first value.
-pub const fn row_key(seed: u64, table: u64, row: u64) -> u64 {
-    chain(chain(chain(0, seed), table), row)
+/// The key of the first values of a table's rows; see [`row_key`].
+pub const fn first_values_key(seed: u64, table: u64) -> u64 {
+    chain(chain(0, seed), table)
 }
 
-/// The key of one row's rounding in one step.
-pub const fn step_key(seed: u64, table: u64, row: u64, step: u64) -> u64 {
-    // The constant keeps the rounding of step 0 apart from the row's first value.
-    chain(chain(chain(chain(1, seed), table), step), row)
+/// The key of the rounding of a table's rows in one step; see [`row_key`].
+pub const fn step_key(seed: u64, table: u64, step: u64) -> u64 {
+    // The constant keeps the rounding of step 0 apart from the first values.
+    chain(chain(chain(1, seed), table), step)
+}
+
+/// The key of one row, given the key of what is done to the table.
+pub const fn row_key(key: u64, row: u64) -> u64 {
+    chain(key, row)
 }
 
 /// 32 random bits for one element of the row whose key is `key`.
@@ -150,7 +155,7 @@ mod tests {
         let mut row = vec![0.0; 1000];
         let (mut sum, mut low, mut high) = (0.0, f32::MAX, f32::MIN);
         for key in 0..200 {
-            fill_uniform(&mut row, row_key(7, 3, key), 0.5);
+            fill_uniform(&mut row, row_key(first_values_key(7, 3), key), 0.5);
             sum += row.iter().map(|v| f64::from(*v)).sum::<f64>();
             low = row.iter().copied().fold(low, f32::min);
             high = row.iter().copied().fold(high, f32::max);
@@ -165,7 +170,7 @@ mod tests {
         let mut row = vec![0.0; 1000];
         let mut moments = [0.0; 4];
         for key in 0..300 {
-            fill_normal(&mut row, row_key(1, 2, key), 2.0);
+            fill_normal(&mut row, row_key(first_values_key(1, 2), key), 2.0);
             for value in &row {
                 let value = f64::from(*value) / 2.0;
                 for (power, moment) in moments.iter_mut().enumerate() {
@@ -189,12 +194,11 @@ mod tests {
 
     #[test]
     fn keys_differ_in_every_part() {
-        let key = step_key(1, 2, 3, 4);
-        for other in [step_key(0, 2, 3, 4), step_key(1, 0, 3, 4), step_key(1, 2, 0, 4), step_key(1, 2, 3, 0)]
-        {
-            assert_ne!(key, other);
+        let key = row_key(step_key(1, 2, 3), 4);
+        for (seed, table, step, row) in [(0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)] {
+            assert_ne!(key, row_key(step_key(seed, table, step), row));
         }
-        assert_ne!(row_key(1, 2, 3), step_key(1, 2, 3, 0));
+        assert_ne!(first_values_key(1, 2), step_key(1, 2, 0));
     }
 
     #[test]
@@ -202,7 +206,7 @@ mod tests {
         let mut ones = [0_u32; 32];
         for row in 0..1000 {
             for element in 0..16 {
-                let bits = element_bits(step_key(5, 6, row, 9), element);
+                let bits = element_bits(row_key(step_key(5, 6, 9), row), element);
                 for (bit, count) in ones.iter_mut().enumerate() {
                     *count += (bits >> bit) & 1;
                 }

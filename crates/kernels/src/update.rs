@@ -3,14 +3,14 @@
 //! For every unique row of a [`Merge`], in rising order:
 //!
 //! ```text
-//!   g  = sum over its occurrences, in their order, of weight * gradient        from 0, multiplied then added
+//!   g  = sum over its occurrences, in their order, of weight * gradient      multiplied, rounded, then added
 //!   g *= norm_max / |g|                     if |g| > norm_max > 0
 //!   g += l2 * w                             if l2 is not 0
 //!   w, state = rule(w, state, g)            once
 //! ```
 //!
-//! The gradient of the table is never laid out: `g` is one row in the first-level cache. The next rows, their
-//! state and the gradients that reach them are asked for ahead of their use.
+//! The gradient of the table is never laid out: `g` of a few rows at a time is in the first-level cache. The
+//! next rows, their state and the gradients that reach them are asked for ahead of their use.
 //!
 //! Arithmetic is in `f32`, every operation rounded on its own, as the formulas of [`Rule`] read from left to
 //! right; roots and divisions are exact, and sums over a row go over sixteen partial sums, so all levels give
@@ -20,14 +20,15 @@
 
 mod rule;
 
+use std::ops::Range;
+
 use crate::{
     isa::Isa,
-    lanes::{self, Kernel, Lanes, prefetch_span},
+    lanes::{self, Kernel, Lanes},
     merge::{Merge, Occurrence},
-    pool::{Bf16, Element, F16, Place, rows_ahead},
-    random,
+    pool::{Bf16, Element, F16, Lines, Place, rows_ahead},
 };
-use rule::{Columns, Rated, each_column};
+use rule::{Apply, GROUP_ROWS, Group, Prepare, Rated, Row};
 
 /// How a row moves, given its merged gradient `g`, its weights `w`, the rate `lr` and the step `t`, counted
 /// from 1.
@@ -200,15 +201,18 @@ pub fn update<O: Occurrence>(
         start: gradient.values.as_ptr().wrapping_add(gradient.place.offset).expose_provenance(),
         stride: gradient.place.stride,
     }));
-    scratch.gradient.resize(dim.max(scratch.gradient.len()), 0.0);
+    let scratch_floats = dim * group_rows(dim);
+    scratch.gradient.resize(scratch_floats.max(scratch.gradient.len()), 0.0);
     let kernel = Update {
         state: state.as_mut_ptr(),
         state_floats,
         dim,
-        merge,
+        occurrences: merge.occurrences(),
+        starts: merge.starts(),
+        sample_bits: merge.sample_bits(),
         sources: &scratch.sources,
         step: Rated::new(step),
-        gradient: scratch.gradient.as_mut_ptr(),
+        scratch: scratch.gradient.as_mut_ptr(),
     };
     match rows {
         RowsMut::F32(rows) => lanes::dispatch(isa, In::<f32, O> { rows: rows.as_mut_ptr(), kernel }),
@@ -261,10 +265,13 @@ struct Update<'a, O> {
     state: *mut f32,
     state_floats: usize,
     dim: usize,
-    merge: &'a Merge<O>,
+    occurrences: &'a [O],
+    starts: &'a [u32],
+    sample_bits: u32,
     sources: &'a [Source],
     step: Rated,
-    gradient: *mut f32,
+    /// A row for every one of a group.
+    scratch: *mut f32,
 }
 
 struct In<'a, E, O> {
@@ -277,117 +284,170 @@ impl<E: Stored, O: Occurrence> Kernel for In<'_, E, O> {
 
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let (rows, kernel) = (self.rows, self.kernel);
-        let (dim, occurrences, starts) = (kernel.dim, kernel.merge.occurrences(), kernel.merge.starts());
-        let unique = starts.len() - 1;
-        let distance = rows_ahead(dim * size_of::<E>()).min(unique);
-        let row_of = |segment: usize| occurrences[starts[segment] as usize].row() as usize;
-        for segment in 0..distance {
-            kernel.ask_row(rows, row_of(segment));
-        }
-        for &occurrence in occurrences.iter().take(GRADIENTS_AHEAD) {
-            kernel.ask_gradient(occurrence);
-        }
-        let (seed, table) = (kernel.step.seed, kernel.step.table);
-        for segment in 0..unique {
-            if segment + distance < unique {
-                kernel.ask_row(rows, row_of(segment + distance));
-            }
-            let (start, end) = (starts[segment] as usize, starts[segment + 1] as usize);
-            let row = occurrences[start].row() as usize;
-            let key = if E::ROUNDS {
-                random::step_key(seed, table, kernel.step.first_row + row as u64, kernel.step.step)
-            } else {
-                0
-            };
-            // SAFETY: every row of a merge is below its row count, for which rows and state have room; the
-            // sources have all samples of their blocks.
-            unsafe {
-                kernel.sum_gradient::<V>(start, end);
-                let weights = rows.add(row * dim);
-                let state = kernel.state.add(row * kernel.state_floats);
-                kernel.step.apply::<V, E>(weights, state, kernel.gradient, dim, key);
+        // SAFETY: handed on to the caller.
+        unsafe {
+            // As in `pool`: a known length saves instructions where rows are short.
+            match self.kernel.dim {
+                16 if V::COUNT > 1 && O::PLAIN => self.walk::<V>(16),
+                32 if V::COUNT > 1 && O::PLAIN => self.walk::<V>(32),
+                64 if V::COUNT > 1 && O::PLAIN => self.walk::<V>(64),
+                dim => self.walk::<V>(dim),
             }
         }
     }
+}
+
+impl<E: Stored, O: Occurrence> In<'_, E, O> {
+    #[inline(always)]
+    unsafe fn walk<V: Lanes>(&self, dim: usize) {
+        let (rows, kernel) = (self.rows, &self.kernel);
+        let (occurrences, starts, state_floats) = (kernel.occurrences, kernel.starts, kernel.state_floats);
+        let unique = starts.len() - 1;
+        let row_lines = Lines::new(rows, dim * size_of::<E>());
+        let state_lines = Lines::new(kernel.state, state_floats * 4);
+        let row_of = |segment: usize| occurrences[starts[segment] as usize].row() as usize;
+        let ask = |segment: usize| {
+            let row = row_of(segment);
+            row_lines.ask(rows.wrapping_add(row * dim));
+            if state_floats > 0 {
+                state_lines.ask(kernel.state.wrapping_add(row * state_floats));
+            }
+        };
+        let distance = rows_ahead(dim * size_of::<E>()).min(unique);
+        (0..distance).for_each(ask);
+        for &occurrence in occurrences.iter().take(GRADIENTS_AHEAD) {
+            kernel.ask_gradient(occurrence, dim);
+        }
+        let together = group_rows(dim);
+        let mut group = Group::new();
+        let mut first = 0;
+        while first < unique {
+            let end = (first + together).min(unique);
+            group.clear();
+            // SAFETY: every row of a merge is below its row count, for which rows and state have room; the
+            // sources have all samples of their blocks, and the scratch a row for every one of the group.
+            unsafe {
+                for segment in first..end {
+                    if segment + distance < unique {
+                        ask(segment + distance);
+                    }
+                    let row = row_of(segment);
+                    let scratch = kernel.scratch.add((segment - first) * dim);
+                    let positions = starts[segment] as usize..starts[segment + 1] as usize;
+                    let g = kernel.gradient::<V>(positions, scratch, dim);
+                    let (w, state) = (rows.add(row * dim), kernel.state.add(row * state_floats));
+                    if kernel.step.prepares() {
+                        V::apart(Prepare { step: &kernel.step, w, g: scratch, dim });
+                    }
+                    group.push(Row { w, g, state, key: if E::ROUNDS { kernel.step.key(row) } else { 0 } });
+                }
+                V::apart(Apply { step: &kernel.step, rows: &group, dim });
+            }
+            first = end;
+        }
+    }
+}
+
+/// How many rows move together: as many as have their gradients in an eighth of the first-level cache.
+fn group_rows(dim: usize) -> usize {
+    (1024 / dim).clamp(1, GROUP_ROWS)
 }
 
 impl<O: Occurrence> Update<'_, O> {
     #[inline(always)]
-    fn ask_row<E>(&self, rows: *const E, row: usize) {
-        prefetch_span(rows.wrapping_add(row * self.dim), self.dim * size_of::<E>());
-        if self.state_floats > 0 {
-            prefetch_span(self.state.wrapping_add(row * self.state_floats), self.state_floats * 4);
-        }
-    }
-
-    #[inline(always)]
     fn address(&self, occurrence: O) -> *const f32 {
-        let (block, sample) = self.merge.vector(occurrence.vector());
-        let source = self.sources[block];
+        let vector = u64::from(occurrence.vector());
+        let source = self.sources[(vector >> self.sample_bits) as usize];
+        let sample = (vector & ((1 << self.sample_bits) - 1)) as usize;
         std::ptr::with_exposed_provenance::<f32>(source.start).wrapping_add(sample * source.stride)
     }
 
     #[inline(always)]
-    fn ask_gradient(&self, occurrence: O) {
-        prefetch_span(self.address(occurrence), self.dim * 4);
+    fn ask_gradient(&self, occurrence: O, dim: usize) {
+        Lines::unaligned(dim * 4).ask(self.address(occurrence));
     }
 
-    /// Sums the weighted gradients of occurrences `start..end` into the scratch row.
+    /// The merged gradient of the occurrences of one row: in `scratch`, or where it is if it occurs once and
+    /// needs no change.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; there must be an occurrence, and `scratch` must have `dim` floats.
     #[inline(always)]
-    unsafe fn sum_gradient<V: Lanes>(&self, start: usize, end: usize) {
-        let occurrences = self.merge.occurrences();
-        for position in start..end {
-            if let Some(&next) = occurrences.get(position + GRADIENTS_AHEAD) {
-                self.ask_gradient(next);
+    unsafe fn gradient<V: Lanes>(
+        &self,
+        positions: Range<usize>,
+        scratch: *mut f32,
+        dim: usize,
+    ) -> *const f32 {
+        let (start, end) = (positions.start, positions.end);
+        if O::PLAIN && end - start == 1 && !self.step.prepares() {
+            if let Some(&next) = self.occurrences.get(start + GRADIENTS_AHEAD) {
+                self.ask_gradient(next, dim);
             }
-            let occurrence = occurrences[position];
-            let (from, weight) = (self.address(occurrence), occurrence.weight());
-            // SAFETY: the vector is inside its block, and the scratch row has `dim` floats.
-            unsafe {
-                if position == start {
-                    each_column::<V>(self.dim, &First { from, weight, to: self.gradient });
-                } else {
-                    each_column::<V>(self.dim, &Next { from, weight, to: self.gradient });
+            return self.address(self.occurrences[start]);
+        }
+        for position in start + GRADIENTS_AHEAD..(end + GRADIENTS_AHEAD).min(self.occurrences.len()) {
+            self.ask_gradient(self.occurrences[position], dim);
+        }
+        let occurrences = &self.occurrences[positions];
+        let mut column = 0;
+        // SAFETY: the blocks end at `dim`; the rest is handed on to the caller.
+        unsafe {
+            while column + 8 * V::COUNT <= dim {
+                self.block::<V, 8>(occurrences, column, scratch);
+                column += 8 * V::COUNT;
+            }
+            while column + 2 * V::COUNT <= dim {
+                self.block::<V, 2>(occurrences, column, scratch);
+                column += 2 * V::COUNT;
+            }
+            while column + V::COUNT <= dim {
+                self.block::<V, 1>(occurrences, column, scratch);
+                column += V::COUNT;
+            }
+            while column < dim {
+                self.block::<f32, 1>(occurrences, column, scratch);
+                column += 1;
+            }
+        }
+        scratch
+    }
+
+    /// `N` vectors of columns, over all occurrences, with the sums in registers.
+    ///
+    /// # Safety
+    /// As [`Update::gradient`], and the block must end at the end of the scratch row or before.
+    #[inline(always)]
+    unsafe fn block<V: Lanes, const N: usize>(&self, occurrences: &[O], column: usize, scratch: *mut f32) {
+        // SAFETY: every vector is inside its block of gradients; the rest is handed on to the caller.
+        unsafe {
+            let mut sums = [V::splat(0.0); N];
+            // The first is taken as it is: 0 + x would be the same but for the sign of a zero.
+            let first = self.address(occurrences[0]).add(column);
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = weighted::<V, O>(occurrences[0], first.add(n * V::COUNT));
+            }
+            for &occurrence in &occurrences[1..] {
+                let from = self.address(occurrence).add(column);
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    *sum = sum.add(weighted::<V, O>(occurrence, from.add(n * V::COUNT)));
                 }
             }
+            for (n, sum) in sums.into_iter().enumerate() {
+                sum.store(scratch.add(column + n * V::COUNT));
+            }
         }
     }
 }
 
-/// `to = 0 + weight * from`.
-struct First {
-    from: *const f32,
-    weight: f32,
-    to: *mut f32,
-}
-
-/// `to += weight * from`.
-struct Next {
-    from: *const f32,
-    weight: f32,
-    to: *mut f32,
-}
-
-impl Columns for First {
-    #[inline(always)]
-    unsafe fn at<L: Lanes>(&self, column: usize) {
-        // SAFETY: both rows have the columns; see `sum_gradient`.
-        unsafe {
-            let product = L::splat(self.weight).mul(L::load(self.from.add(column)));
-            L::splat(0.0).add(product).store(self.to.add(column));
-        }
-    }
-}
-
-impl Columns for Next {
-    #[inline(always)]
-    unsafe fn at<L: Lanes>(&self, column: usize) {
-        // SAFETY: both rows have the columns; see `sum_gradient`.
-        unsafe {
-            let product = L::splat(self.weight).mul(L::load(self.from.add(column)));
-            L::load(self.to.add(column)).add(product).store(self.to.add(column));
-        }
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn weighted<V: Lanes, O: Occurrence>(occurrence: O, gradient: *const f32) -> V {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let gradient = V::load(gradient);
+        if O::PLAIN { gradient } else { V::splat(occurrence.weight()).mul(gradient) }
     }
 }
 

@@ -72,11 +72,12 @@ impl Slab {
         let slab = Slab { start, len, mapped, mapped_len };
         #[cfg(target_os = "linux")]
         if alignment == HUGE_PAGE {
+            // The last huge page is taken whole only where the rest of it is little beside the slab.
+            let whole = len.next_multiple_of(HUGE_PAGE);
+            let advised = if whole - len <= len / 16 { whole } else { len / HUGE_PAGE * HUGE_PAGE };
             // SAFETY: the range is inside our mapping. It is advice: a system without huge pages says no, and
             // the slab works all the same.
-            unsafe {
-                libc::madvise(start.as_ptr().cast(), len.next_multiple_of(HUGE_PAGE), libc::MADV_HUGEPAGE)
-            };
+            unsafe { libc::madvise(start.as_ptr().cast(), advised, libc::MADV_HUGEPAGE) };
         }
         Ok(slab)
     }

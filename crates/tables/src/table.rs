@@ -1,7 +1,7 @@
 //! One rank's part of a table: rows, their optimizer state, lookup and update.
 //!
-//! Rows and state lie in two slabs, row after row, so that a checkpoint writes slices as they are and a lookup
-//! never drags state through the cache. A part is a contiguous range of rows; all row numbers that come in or
+//! State and rows lie in one slab, each row after row, so that a checkpoint writes slices as they are, a lookup
+//! never drags state through the cache, and even the state of a small table is in huge pages. A part is a contiguous range of rows; all row numbers that come in or
 //! go out are those of the whole table.
 //!
 //! Invariant: what a row holds depends on (seed, table name, row) and on the updates it took, never on which
@@ -11,9 +11,10 @@ mod first;
 
 use std::ops::Range;
 
+use bytemuck::{cast_slice, cast_slice_mut};
 use campanile_kernels::{
     Isa,
-    merge::{Merge, Plain, Weighted, Weighting},
+    merge::{Merge, Occurrence, Plain, Weighted, Weighting},
     pool::{self, Place, Pool, RowOutside, Rows},
     update::{self, Gradient, RowsMut, Rule},
 };
@@ -31,6 +32,9 @@ use crate::{
     slab::{OutOfMemory, Slab},
 };
 
+/// Rows start at a page, and so at the head of a cache line.
+const ROWS_ALIGNMENT: u64 = 4096;
+
 /// One table, or a contiguous range of its rows.
 #[derive(Debug)]
 pub struct Table {
@@ -41,8 +45,10 @@ pub struct Table {
     rows: Range<u64>,
     optimizer: SparseOptimizer,
     isa: Isa,
-    storage: Slab,
-    state: Slab,
+    /// State first, then rows from `rows_start` on.
+    memory: Slab,
+    state_bytes: usize,
+    rows_start: usize,
 }
 
 /// Gradients of one feature for one run of samples.
@@ -131,17 +137,23 @@ impl Table {
         if let Some(available) = memory_available().filter(|available| *available < needed_bytes) {
             return Err(out_of_memory(available));
         }
-        let slab = |bytes: u64| {
-            let mut slab = Slab::zeroed(usize::try_from(bytes).map_err(|_| OutOfMemory { bytes })?)?;
-            slab.touch()?;
-            Ok(slab)
-        };
-        let failed = |_: OutOfMemory| out_of_memory(memory_available().unwrap_or(0));
         let state_bytes = count * optimizer.state_floats(spec.dim) as u64 * 4;
-        let storage = slab(needed_bytes - state_bytes).map_err(failed)?;
-        let state = slab(state_bytes).map_err(failed)?;
-        let (spec, key, optimizer) = (spec.clone(), spec.key(), *optimizer);
-        Ok(Table { cut: None, spec, key, rows, optimizer, isa: Isa::detect(), storage, state })
+        let rows_start = state_bytes.next_multiple_of(ROWS_ALIGNMENT);
+        let bytes = rows_start + (needed_bytes - state_bytes);
+        let memory = usize::try_from(bytes).map_err(|_| OutOfMemory { bytes }).and_then(Slab::zeroed);
+        let memory = memory.and_then(|mut slab| slab.touch().map(|()| slab));
+        let memory = memory.map_err(|_| out_of_memory(memory_available().unwrap_or(0)))?;
+        Ok(Table {
+            cut: None,
+            spec: spec.clone(),
+            key: spec.key(),
+            rows,
+            optimizer: *optimizer,
+            isa: Isa::detect(),
+            memory,
+            state_bytes: state_bytes as usize,
+            rows_start: rows_start as usize,
+        })
     }
 
     /// The same table held to a level of instructions, for tests and comparisons.
@@ -168,7 +180,7 @@ impl Table {
 
     /// Bytes of rows and state.
     pub fn memory_bytes(&self) -> u64 {
-        (self.storage.bytes().len() + self.state.bytes().len()) as u64
+        memory_of_rows(&self.spec, &self.optimizer, self.rows.end - self.rows.start)
     }
 
     /// Pools every bag of a feature: sample `s` gets `out[s * stride + offset..][..dim]`.
@@ -192,9 +204,9 @@ impl Table {
             Pooling::Weighted => Pool::Weighted,
         };
         let rows = match self.spec.format {
-            RowFormat::F32 => Rows::F32(self.storage.values()),
-            RowFormat::F16 => Rows::F16(self.storage.values()),
-            RowFormat::Bf16 => Rows::Bf16(self.storage.values()),
+            RowFormat::F32 => Rows::F32(cast_slice(self.all_row_bytes())),
+            RowFormat::F16 => Rows::F16(cast_slice(self.all_row_bytes())),
+            RowFormat::Bf16 => Rows::Bf16(cast_slice(self.all_row_bytes())),
         };
         let place = Place { stride, offset };
         pool::pool(self.isa, (rows, self.spec.dim), self.first_row(), kernel_bags(bags), how, (out, place))
@@ -226,7 +238,7 @@ impl Table {
         }
     }
 
-    fn update_merged<O: campanile_kernels::merge::Occurrence>(
+    fn update_merged<O: Occurrence>(
         &mut self,
         blocks: &[GradientBlock<'_>],
         step: &UpdateStep,
@@ -237,7 +249,7 @@ impl Table {
         let samples_max = blocks.iter().map(samples).max().unwrap_or(0);
         merge.begin(self.first_row(), self.row_count(), samples_max, blocks.len());
         for block in blocks {
-            let pushed = merge.push(kernel_bags(&block.bags), weighting(block));
+            let pushed = merge.push(self.isa, kernel_bags(&block.bags), weighting(block));
             pushed.map_err(|outside| self.row_outside(outside))?;
         }
         merge.sort();
@@ -261,27 +273,24 @@ impl Table {
             table: self.key,
             first_row: self.rows.start,
         };
-        let rows = match self.spec.format {
-            RowFormat::F32 => RowsMut::F32(self.storage.values_mut()),
-            RowFormat::F16 => RowsMut::F16(self.storage.values_mut()),
-            RowFormat::Bf16 => RowsMut::Bf16(self.storage.values_mut()),
+        let (isa, dim, format) = (self.isa, self.spec.dim, self.spec.format);
+        let (state, rows) = self.state_and_rows_mut();
+        let rows = match format {
+            RowFormat::F32 => RowsMut::F32(cast_slice_mut(rows)),
+            RowFormat::F16 => RowsMut::F16(cast_slice_mut(rows)),
+            RowFormat::Bf16 => RowsMut::Bf16(cast_slice_mut(rows)),
         };
-        let state = (rows, self.state.values_mut(), self.spec.dim);
-        update::update(self.isa, state, merge, &gradients, &step, scratch);
+        update::update(isa, (rows, state, dim), merge, &gradients, &step, scratch);
         let ids_seen = merge.occurrences().len() as u64;
         Ok(UpdateReport { ids_seen, rows_touched: merge.unique_rows().len() as u64 })
     }
 
     /// Gives the rows that are about to move to a cut that still wants them as they are.
     fn keep_for_cut(&mut self, unique: impl Iterator<Item = u32>) {
-        let Some(mut cut) = self.cut.take() else { return };
-        for local in unique {
-            if cut.wants(u64::from(local)) {
-                let row = self.rows.start + u64::from(local);
-                cut.keep(u64::from(local), self.row_bytes(row..row + 1), self.state(row..row + 1));
-            }
+        if let Some(cut) = &mut self.cut {
+            let (state, rows) = self.memory.bytes().split_at(self.rows_start);
+            cut.keep_rows(unique, rows, cast_slice(&state[..self.state_bytes]));
         }
-        self.cut = Some(cut);
     }
 
     /// The stored bytes of some rows.
@@ -291,7 +300,7 @@ impl Table {
     pub fn row_bytes(&self, rows: Range<u64>) -> &[u8] {
         let width = self.row_width();
         let held = self.held_places(&rows);
-        &self.storage.bytes()[held.start * width..held.end * width]
+        &self.all_row_bytes()[held.start * width..held.end * width]
     }
 
     /// The optimizer state of some rows, row after row.
@@ -301,7 +310,7 @@ impl Table {
     pub fn state(&self, rows: Range<u64>) -> &[f32] {
         let width = self.optimizer.state_floats(self.spec.dim);
         let held = self.held_places(&rows);
-        &self.state.values()[held.start * width..held.end * width]
+        &cast_slice(&self.memory.bytes()[..self.state_bytes])[held.start * width..held.end * width]
     }
 
     /// Replaces some rows and their state.
@@ -311,8 +320,18 @@ impl Table {
     pub fn write_rows(&mut self, rows: Range<u64>, bytes: &[u8], state: &[f32]) {
         let held = self.held_places(&rows);
         let (width, floats) = (self.row_width(), self.optimizer.state_floats(self.spec.dim));
-        self.storage.bytes_mut()[held.start * width..held.end * width].copy_from_slice(bytes);
-        self.state.values_mut()[held.start * floats..held.end * floats].copy_from_slice(state);
+        let (all_state, all_rows) = self.state_and_rows_mut();
+        all_rows[held.start * width..held.end * width].copy_from_slice(bytes);
+        all_state[held.start * floats..held.end * floats].copy_from_slice(state);
+    }
+
+    fn all_row_bytes(&self) -> &[u8] {
+        &self.memory.bytes()[self.rows_start..]
+    }
+
+    fn state_and_rows_mut(&mut self) -> (&mut [f32], &mut [u8]) {
+        let (state, rows) = self.memory.bytes_mut().split_at_mut(self.rows_start);
+        (cast_slice_mut(&mut state[..self.state_bytes]), rows)
     }
 
     /// Where some rows lie among those held.
@@ -417,3 +436,6 @@ fn rule(optimizer: &SparseOptimizer) -> Rule {
         SparseOptimizer::Ftrl { beta, l1, l2 } => Rule::Ftrl { beta, l1, l2 },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use crate::random::{MIX_32, SPREAD_32};
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ and VL, and the kernel's arguments must be as it asks.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: handed on to the caller.
@@ -222,5 +223,10 @@ impl Lanes for __m512 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
+    }
+    #[inline(always)]
+    unsafe fn apart<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: handed on to the caller.
+        unsafe { run(kernel) }
     }
 }

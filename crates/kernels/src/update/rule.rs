@@ -1,34 +1,12 @@
 //! The formulas of [`Rule`], one row at a time, at any level.
 
+use std::ptr::{null, null_mut};
+
 use super::{Rule, Step, Stored};
-use crate::lanes::Lanes;
-
-/// Something done to each column of a row on its own.
-pub(super) trait Columns {
-    /// # Safety
-    /// As [`Lanes`]; the row must have the columns from `column` on that a vector takes.
-    unsafe fn at<L: Lanes>(&self, column: usize);
-}
-
-/// Does it to all columns: whole vectors first, the rest one by one.
-///
-/// # Safety
-/// As [`Lanes`]; the row must have `dim` columns.
-#[inline(always)]
-pub(super) unsafe fn each_column<V: Lanes>(dim: usize, columns: &impl Columns) {
-    let mut column = 0;
-    // SAFETY: no step reaches beyond `dim`.
-    unsafe {
-        while column + V::COUNT <= dim {
-            columns.at::<V>(column);
-            column += V::COUNT;
-        }
-        while column < dim {
-            columns.at::<f32>(column);
-            column += 1;
-        }
-    }
-}
+use crate::{
+    lanes::{Columns, Kernel, Lanes, each_column},
+    random,
+};
 
 /// A [`Step`] with everything in it that needs computing only once.
 pub(super) struct Rated {
@@ -40,10 +18,9 @@ pub(super) struct Rated {
     correction: f32,
     l2: f32,
     norm_max: f32,
-    pub(super) seed: u64,
-    pub(super) table: u64,
-    pub(super) first_row: u64,
-    pub(super) step: u64,
+    /// Keys the rounding of all rows.
+    key: u64,
+    first_row: u64,
 }
 
 impl Rated {
@@ -62,72 +39,211 @@ impl Rated {
             correction,
             l2: step.l2,
             norm_max: step.norm_max,
-            seed: step.seed,
-            table: step.table,
+            key: random::step_key(step.seed, step.table, step.step),
             first_row: step.first_row,
-            step: step.step,
         }
     }
 
-    /// Applies the rule to one row, whose merged gradient is in `g`.
-    ///
-    /// # Safety
-    /// As [`Lanes`]; `w` and `g` must have `dim` elements and `state` what the rule asks.
+    /// The key of a row's rounding; rows are counted from the first of the table's part.
     #[inline(always)]
-    pub(super) unsafe fn apply<V: Lanes, E: Stored>(
-        &self,
-        w: *mut E,
-        state: *mut f32,
-        g: *mut f32,
-        dim: usize,
-        key: u64,
-    ) {
+    pub(super) fn key(&self, row: usize) -> u64 {
+        random::row_key(self.key, self.first_row + row as u64)
+    }
+
+    /// Whether a gradient must be changed before the rule sees it.
+    pub(super) fn prepares(&self) -> bool {
+        self.norm_max > 0.0 || self.l2 != 0.0
+    }
+}
+
+/// A merged gradient whose norm is limited, and to which the pull of `l2` is added.
+///
+/// As a [`Kernel`] it asks for `dim` elements at `w` and `g`.
+pub(super) struct Prepare<'a, E> {
+    pub(super) step: &'a Rated,
+    pub(super) w: *const E,
+    pub(super) g: *mut f32,
+    pub(super) dim: usize,
+}
+
+impl<E: Stored> Kernel for Prepare<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let Prepare { step: &Rated { norm_max, l2, .. }, w, g, dim } = self;
         // SAFETY: handed on to the caller.
         unsafe {
-            if self.norm_max > 0.0 {
+            if norm_max > 0.0 {
                 let norm = V::sum_of_squares(g, dim).sqrt();
-                if norm > self.norm_max {
-                    each_column::<V>(dim, &Scale { g, factor: self.norm_max / norm });
+                if norm > norm_max {
+                    each_column::<V>(dim, &Scale { g, factor: norm_max / norm });
                 }
             }
-            if self.l2 != 0.0 {
-                each_column::<V>(dim, &Decay { g, w, l2: self.l2 });
+            if l2 != 0.0 {
+                each_column::<V>(dim, &Decay { g, w, l2 });
             }
-            let mean_of_squares = || V::sum_of_squares(g, dim) / dim as f32;
-            match self.rule {
-                Rule::Sgd => {
-                    each_column::<V>(dim, &Minus { w, key, direction: g, factor: self.learning_rate })
-                }
-                Rule::RowwiseAdagrad { epsilon } => {
-                    let sum = state.read() + mean_of_squares();
-                    state.write(sum);
-                    let factor = self.learning_rate / (sum.sqrt() + epsilon);
-                    each_column::<V>(dim, &Minus { w, key, direction: g, factor });
-                }
+        }
+    }
+}
+
+/// The rule, applied to some rows, whose merged and prepared gradients are `g`.
+///
+/// What a row needs a single number for is computed for all rows before any of them moves: roots and divisions
+/// then stand side by side instead of in the way of each other.
+///
+/// As a [`Kernel`] it asks that every row has `dim` weights and gradients, and the state of the rule.
+pub(super) struct Apply<'a, E> {
+    pub(super) step: &'a Rated,
+    pub(super) rows: &'a Group<E>,
+    pub(super) dim: usize,
+}
+
+impl<E: Stored> Kernel for Apply<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let Apply { step, rows, dim } = self;
+        // SAFETY: handed on to the caller.
+        unsafe {
+            match step.rule {
+                // A known length saves instructions where rows are short, for the most common rules.
+                Rule::Sgd | Rule::RowwiseAdagrad { .. } => match dim {
+                    16 if V::COUNT > 1 => self.scaled::<V>(16),
+                    32 if V::COUNT > 1 => self.scaled::<V>(32),
+                    64 if V::COUNT > 1 => self.scaled::<V>(64),
+                    _ => self.scaled::<V>(dim),
+                },
                 Rule::Adagrad { epsilon } => {
-                    each_column::<V>(dim, &Adagrad { w, key, g, s: state, lr: self.learning_rate, epsilon });
+                    for row in rows.all() {
+                        let Row { w, g, state: s, key } = *row;
+                        each_column::<V>(dim, &Adagrad { w, key, g, s, lr: step.learning_rate, epsilon });
+                    }
                 }
                 Rule::Adam { beta1, beta2, epsilon } => {
-                    let v = state.add(dim);
-                    let moments = Moments { g, m: state, v, beta1, beta2 };
-                    let (rate, correction) = (self.rate, self.correction);
-                    each_column::<V>(dim, &Adam { w, key, moments, rate, correction, epsilon });
+                    let (rate, correction) = (step.rate, step.correction);
+                    for row in rows.all() {
+                        let Row { w, g, state: m, key } = *row;
+                        let moments = Moments { g, m, v: m.add(dim), beta1, beta2 };
+                        each_column::<V>(dim, &Adam { w, key, moments, rate, correction, epsilon });
+                    }
                 }
                 Rule::RowwiseAdam { beta1, beta2, epsilon } => {
-                    let v = beta2 * state.add(dim).read() + (1.0 - beta2) * mean_of_squares();
-                    state.add(dim).write(v);
-                    let factor = self.rate / ((v / self.correction).sqrt() + epsilon);
-                    each_column::<V>(dim, &RowwiseAdam { w, key, g, m: state, beta1, factor });
+                    let factors = rows.factors::<V>(dim, dim, |v, mean_of_squares| {
+                        let v = beta2 * v + (1.0 - beta2) * mean_of_squares;
+                        (v, step.rate / ((v / step.correction).sqrt() + epsilon))
+                    });
+                    for (row, factor) in rows.all().iter().zip(factors) {
+                        let Row { w, g, state: m, key } = *row;
+                        each_column::<V>(dim, &RowwiseAdam { w, key, g, m, beta1, factor });
+                    }
                 }
                 Rule::Ftrl { beta, l1, l2 } => {
-                    let n = state.add(dim);
-                    each_column::<V>(
-                        dim,
-                        &Ftrl { w, key, g, z: state, n, lr: self.learning_rate, beta, l1, l2 },
-                    );
+                    for row in rows.all() {
+                        let Row { w, g, state: z, key } = *row;
+                        let (n, lr) = (z.add(dim), step.learning_rate);
+                        each_column::<V>(dim, &Ftrl { w, key, g, z, n, lr, beta, l1, l2 });
+                    }
                 }
             }
         }
+    }
+}
+
+impl<E: Stored> Apply<'_, E> {
+    /// The rules that move a row along its gradient, by one factor for the row.
+    ///
+    /// # Safety
+    /// As the kernel.
+    #[inline(always)]
+    unsafe fn scaled<V: Lanes>(&self, dim: usize) {
+        let lr = self.step.learning_rate;
+        // SAFETY: handed on to the caller.
+        unsafe {
+            let factors = if let Rule::RowwiseAdagrad { epsilon } = self.step.rule {
+                self.rows.factors::<V>(dim, 0, |sum, mean_of_squares| {
+                    let sum = sum + mean_of_squares;
+                    (sum, lr / (sum.sqrt() + epsilon))
+                })
+            } else {
+                [lr; GROUP_ROWS]
+            };
+            for (row, factor) in self.rows.all().iter().zip(factors) {
+                let Row { w, g, key, .. } = *row;
+                each_column::<V>(dim, &Minus { w, key, direction: g, factor });
+            }
+        }
+    }
+}
+
+/// The most rows that move together.
+pub(super) const GROUP_ROWS: usize = 16;
+
+/// A row that is about to move.
+#[derive(Clone, Copy)]
+pub(super) struct Row<E> {
+    pub(super) w: *mut E,
+    pub(super) g: *const f32,
+    pub(super) state: *mut f32,
+    /// Of its rounding.
+    pub(super) key: u64,
+}
+
+/// Some rows that move together.
+pub(super) struct Group<E> {
+    rows: [Row<E>; GROUP_ROWS],
+    count: usize,
+}
+
+impl<E: Copy> Group<E> {
+    pub(super) fn new() -> Group<E> {
+        let nothing = Row { w: null_mut(), g: null(), state: null_mut(), key: 0 };
+        Group { rows: [nothing; GROUP_ROWS], count: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self, row: Row<E>) {
+        self.rows[self.count] = row;
+        self.count += 1;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    #[inline(always)]
+    fn all(&self) -> &[Row<E>] {
+        &self.rows[..self.count.min(GROUP_ROWS)]
+    }
+
+    /// Moves the one number of state that every row has at `place`: `rule` makes the new one and the row's
+    /// factor from the old one and the mean of the squares of the gradient.
+    ///
+    /// # Safety
+    /// As [`Apply`].
+    #[inline(always)]
+    unsafe fn factors<V: Lanes>(
+        &self,
+        dim: usize,
+        place: usize,
+        rule: impl Fn(f32, f32) -> (f32, f32),
+    ) -> [f32; GROUP_ROWS] {
+        let (mut state, mut factors) = ([1.0; GROUP_ROWS], [1.0; GROUP_ROWS]);
+        // SAFETY: handed on to the caller.
+        unsafe {
+            for (row, (state, mean)) in self.all().iter().zip(state.iter_mut().zip(&mut factors)) {
+                *state = row.state.add(place).read();
+                *mean = V::sum_of_squares(row.g, dim) / dim as f32;
+            }
+            for (state, factor) in state.iter_mut().zip(&mut factors) {
+                (*state, *factor) = rule(*state, *factor);
+            }
+            for (row, state) in self.all().iter().zip(state) {
+                row.state.add(place).write(state);
+            }
+        }
+        factors
     }
 }
 

@@ -92,7 +92,7 @@ impl Problem {
             let offsets: Vec<u32> = std::iter::once(0).chain(ends).collect();
             let weights: Vec<f32> = (0..rows.len()).map(weight).collect();
             let bags_of_block = Bags { offsets: &offsets, rows: &rows, weights: &weights };
-            merge.push(bags_of_block, weighting).expect("rows of the table");
+            merge.push(isa, bags_of_block, weighting).expect("rows of the table");
             let stride = self.dim + block;
             let mut matrix = vec![f32::NAN; bags.len() * stride];
             for sample in 0..bags.len() {
@@ -140,10 +140,13 @@ impl Problem {
                         };
                         position += 1;
                         if (named - FIRST_ROW) as usize == row {
-                            let sum = merged.get_or_insert_with(|| vec![0.0; dim]);
-                            for (element, sum) in sum.iter_mut().enumerate() {
-                                *sum += weight * self.gradient(block, sample, element);
-                            }
+                            let part = |element| weight * self.gradient(block, sample, element);
+                            merged = Some(match merged {
+                                None => (0..dim).map(part).collect(),
+                                Some(sum) => {
+                                    sum.iter().enumerate().map(|(element, g)| g + part(element)).collect()
+                                }
+                            });
                         }
                     }
                 }
@@ -171,7 +174,8 @@ impl Problem {
         }
         let floats = step.rule.state_floats(dim);
         naive_rule(step, &mut w, &mut held.state[row * floats..][..floats], &g);
-        let key = crate::random::step_key(step.seed, step.table, step.first_row + row as u64, step.step);
+        let key = crate::random::step_key(step.seed, step.table, step.step);
+        let key = crate::random::row_key(key, step.first_row + row as u64);
         for (element, w) in w.into_iter().enumerate() {
             let (at, random) = (range.start + element, crate::random::element_bits(key, element));
             match self.format {
@@ -284,7 +288,9 @@ fn ftrl_without_a_rate_changes_nothing() {
 fn every_sample_needs_a_gradient() {
     let mut merge = Merge::<Plain>::default();
     merge.begin(0, 1, 2, 1);
-    merge.push(Bags { offsets: &[0, 1, 2], rows: &[0, 0], weights: &[] }, Weighting::One).expect("row 0");
+    merge
+        .push(Isa::detect(), Bags { offsets: &[0, 1, 2], rows: &[0, 0], weights: &[] }, Weighting::One)
+        .expect("row 0");
     merge.sort();
     let step = Step {
         rule: Rule::Sgd,

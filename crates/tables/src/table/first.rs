@@ -1,8 +1,9 @@
 //! First values: what rows and their state hold before any step.
 
+use bytemuck::cast_slice_mut;
 use campanile_kernels::{
     half::{slice_to_bf16, slice_to_f16},
-    random::{fill_normal, fill_uniform, row_key},
+    random::{fill_normal, fill_uniform, first_values_key, row_key},
 };
 use campanile_spec::{
     model::{RowFormat, RowInit},
@@ -18,7 +19,7 @@ impl Table {
             self.optimizer
             && initial != 0.0
         {
-            self.state.values_mut::<f32>().fill(initial);
+            self.state_and_rows_mut().0.fill(initial);
         }
         let fill: fn(&mut [f32], u64, f32) = match self.spec.init {
             RowInit::Zeros => return,
@@ -28,18 +29,20 @@ impl Table {
         let (RowInit::Uniform { bound: size } | RowInit::Normal { deviation: size }) = self.spec.init else {
             return;
         };
-        let (dim, isa, start, table) = (self.spec.dim, self.isa, self.rows.start, self.key);
-        let key = |row: usize| row_key(seed, table, start + row as u64);
-        match self.spec.format {
+        let (dim, format, isa, start) = (self.spec.dim, self.spec.format, self.isa, self.rows.start);
+        let table = first_values_key(seed, self.key);
+        let rows = self.state_and_rows_mut().1;
+        let key = |row: usize| row_key(table, start + row as u64);
+        match format {
             RowFormat::F32 => {
-                for (row, values) in self.storage.values_mut::<f32>().chunks_exact_mut(dim).enumerate() {
+                for (row, values) in cast_slice_mut::<u8, f32>(rows).chunks_exact_mut(dim).enumerate() {
                     fill(values, key(row), size);
                 }
             }
             RowFormat::F16 | RowFormat::Bf16 => {
-                let convert = if self.spec.format == RowFormat::F16 { slice_to_f16 } else { slice_to_bf16 };
+                let convert = if format == RowFormat::F16 { slice_to_f16 } else { slice_to_bf16 };
                 let mut exact = vec![0.0; dim];
-                for (row, values) in self.storage.values_mut::<u16>().chunks_exact_mut(dim).enumerate() {
+                for (row, values) in cast_slice_mut::<u8, u16>(rows).chunks_exact_mut(dim).enumerate() {
                     fill(&mut exact, key(row), size);
                     convert(isa, &exact, values);
                 }
