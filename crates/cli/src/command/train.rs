@@ -120,7 +120,6 @@ impl Watcher {
             let step = format::count(started.first_step);
             progress.line(&format!("going on from the checkpoint of step {step} in {}", self.output));
         }
-        progress.update(started.first_step, started.steps, String::new);
         self.progress = Some(progress);
         self.started = started.clone();
     }
