@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   step-N.writing ──rename──► step-N ──rename──► step-N.removed ──► gone
+//!                  └─rename──► step-N.discarded ──► gone
 //! ```
 //!
-//! A name without suffix is a whole checkpoint, at every instant; the two suffixes mark what a crash may leave
+//! A name without suffix is a whole checkpoint, at every instant; the suffixes mark what a crash may leave
 //! behind and [`clean`] sweeps up.
 
 use std::{
@@ -21,6 +22,7 @@ use super::{
 
 const WRITING: &str = ".writing";
 const REMOVED: &str = ".removed";
+const DISCARDED: &str = ".discarded";
 
 /// Makes the empty directory into which the ranks write the checkpoint of `step`. Rank 0 calls it, before any
 /// rank begins.
@@ -41,12 +43,21 @@ pub fn publish(dir: &Path, manifest: Manifest, written: Vec<Written>) -> Result<
     publish_on(&Disk::default(), dir, manifest, written)
 }
 
-/// Removes what was written of a checkpoint that was given up. Rank 0 calls it, when no rank writes any more.
+/// Removes what was written of a checkpoint that was given up. Rank 0 calls it; a rank that has not yet given up
+/// meets an error at its next file.
 ///
 /// # Errors
 /// If the directory cannot be removed.
 pub fn discard(dir: &Path, step: u64) -> Result<()> {
-    Disk::default().remove_dir(&writing_dir(dir, step))
+    let disk = Disk::default();
+    let writing = writing_dir(dir, step);
+    let discarded = dir.join(format!("{}{DISCARDED}", step_name(step)));
+    disk.remove_dir(&discarded)?;
+    if writing.exists() {
+        // Under another name nobody adds a file to it while it is being emptied.
+        disk.rename(&writing, &discarded)?;
+    }
+    disk.remove_dir(&discarded)
 }
 
 /// The published checkpoints with their steps, oldest first; none if `dir` is not there.
@@ -143,7 +154,8 @@ pub(super) fn prune_on(disk: &Disk, dir: &Path, keep: usize) -> Result<Vec<PathB
 pub(super) fn clean_on(disk: &Disk, dir: &Path) -> Result<()> {
     let newest = list(dir)?.pop().map(|(step, _)| step);
     for (name, path) in entries(dir)? {
-        if name.strip_suffix(WRITING).and_then(step_of).is_some() {
+        let unfinished = name.strip_suffix(WRITING).or(name.strip_suffix(DISCARDED));
+        if unfinished.and_then(step_of).is_some() {
             disk.remove_dir(&path)?;
         }
         if let Some(step) = name.strip_suffix(REMOVED).and_then(step_of) {

@@ -17,9 +17,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 8 pieces a turn, and 512 MiB of pre-images.
+    /// 4 pieces a turn, and 512 MiB of pre-images.
     fn default() -> Limits {
-        Limits { advance_bytes_max: 8 * PIECE_BYTES_MAX, kept_bytes_max: 512 << 20 }
+        Limits { advance_bytes_max: 4 * PIECE_BYTES_MAX, kept_bytes_max: 512 << 20 }
     }
 }
 

@@ -87,7 +87,7 @@ fn pre_images_are_kept_once_and_freed_by_the_sweep() {
     let kept = |table: &Table| table.cut.as_ref().map(|cut| cut.kept_bytes());
     train(&mut table, &[15, 15, 3], 0);
     let two_rows = kept(&table).unwrap();
-    assert!(two_rows >= 2 * DIM * 4 && two_rows < 3 * DIM * 4, "{two_rows}");
+    assert!((2 * DIM * 4..3 * DIM * 4).contains(&two_rows), "{two_rows}");
     train(&mut table, &[3, 15], 1);
     assert_eq!(kept(&table), Some(two_rows), "a row is kept once");
     while table.cut.as_ref().is_some_and(|cut| cut.wants(3)) || kept(&table) == Some(two_rows) {

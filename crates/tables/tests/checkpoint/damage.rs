@@ -157,6 +157,22 @@ fn a_failure_shows_at_the_next_turn_of_the_sweep() {
 }
 
 #[test]
+fn a_checkpoint_is_discarded_under_the_hands_of_a_rank_that_still_writes() {
+    let home = tempfile::tempdir().unwrap();
+    let mut tables: Vec<Table> = (0..300)
+        .map(|i| table(&spec(&format!("t{i}"), 10, 4, RowFormat::F32), 0..10, &ROWWISE_ADAGRAD))
+        .collect();
+    checkpoint::prepare(home.path(), 2).unwrap();
+    let mut sweep = Sweep::begin(home.path(), 2, &mut tables, Limits::default()).unwrap();
+    sweep.advance(&mut tables).unwrap();
+    checkpoint::discard(home.path(), 2).unwrap();
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left, and nothing is added");
+    let error = sweep.finish(&mut tables).unwrap_err();
+    assert!(matches!(error, CheckpointError::Write { .. }), "{error}");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("file");
