@@ -104,7 +104,7 @@ impl Watcher {
     }
 
     fn start(&mut self, started: &Started) {
-        let mut progress = Progress::new("train", started.steps, self.quiet);
+        let progress = Progress::new("train", started.steps, self.quiet);
         progress.line(&format!(
             "{} rows, {} steps; {} floats in tables ({}), {} in the network; {} {}, {}",
             format::count(started.train_rows),
