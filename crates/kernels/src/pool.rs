@@ -282,7 +282,7 @@ impl Lines {
             at += 64;
         }
         // A row that does not start at a line's head may reach one line further than its length in lines.
-        if !self.aligned && (first.addr() & 63) + self.row_bytes > at {
+        if self.row_bytes > 0 && !self.aligned && (first.addr() & 63) + self.row_bytes > at {
             prefetch(first.wrapping_add(self.row_bytes - 1));
         }
     }

@@ -136,8 +136,13 @@ impl<'a> Checkpoints<'a> {
         let made = if comm.rank() == 0 { checkpoint::prepare(&self.directory, step) } else { Ok(()) };
         comm.agree(made.as_ref().map(drop).map_err(ToString::to_string))?;
         made?;
-        let mut sweep = Sweep::begin(&self.directory, step, &mut state.tables, Limits::default())?;
-        write_dense(&mut sweep, state, comm.rank(), comm.rank_count())?;
+        let begun = Sweep::begin(&self.directory, step, &mut state.tables, Limits::default());
+        let begun = begun.and_then(|mut sweep| {
+            write_dense(&mut sweep, state, comm.rank(), comm.rank_count())?;
+            Ok(sweep)
+        });
+        self.discard_on_error(comm, step, begun.as_ref().err())?;
+        let sweep = begun?;
         let run = &self.job.run;
         let layouts = run.model.tables.iter().map(|table| TableLayout::new(table, &run.sparse.optimizer));
         let mut manifest = Manifest::new(step, layouts.collect());
@@ -174,9 +179,10 @@ impl<'a> Checkpoints<'a> {
         }
         self.discard_on_error(comm, step, outcome.as_ref().err())?;
         let path = outcome?;
-        if comm.rank() == 0 {
-            checkpoint::prune(&self.directory, self.job.process.checkpoints_kept.max(1))?;
-        }
+        let kept = self.job.process.checkpoints_kept.max(1);
+        let pruned =
+            if comm.rank() == 0 { checkpoint::prune(&self.directory, kept).map(drop) } else { Ok(()) };
+        comm.agree(pruned.map_err(|error| error.to_string()))?;
         self.published = Some((step, path.clone()));
         Ok(Some((step, path)))
     }
@@ -246,7 +252,7 @@ fn write_dense(
     state: &RankState,
     rank: usize,
     rank_count: usize,
-) -> Result<(), TrainError> {
+) -> Result<(), CheckpointError> {
     if rank == 0 {
         let layout = Arc::new(dense_layout(&state.network, DenseKind::Weights, &[""]));
         sweep.dense(&layout, 0, state.parameters.clone())?;
