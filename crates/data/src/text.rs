@@ -88,7 +88,7 @@ pub(crate) fn decode(bytes: &[u8], layout: &TextLayout, decoder: &Decoder, split
     let mut at = 0;
     while at < bytes.len() {
         if let Some(group) = &mut group {
-            let (lines, next) = group.take(bytes, at, &decoder.transforms, &mut out.splits[split as usize]);
+            let (lines, next) = group.take(bytes, at, decoder, &mut out.splits[split as usize]);
             at = next;
             out.lines += lines as u64;
             out.rows_read += lines as u64;

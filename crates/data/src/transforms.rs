@@ -263,8 +263,12 @@ impl Transforms {
 
     /// The sparse columns whose ids must be counted.
     pub(crate) fn counted(&self) -> Vec<usize> {
-        let wanted = |map: &SparseMap| matches!(map.column.map, IdMap::Vocabulary { .. });
-        (0..self.sparse.len()).filter(|&column| wanted(&self.sparse[column])).collect()
+        (0..self.sparse.len()).filter(|&column| self.is_counted(column)).collect()
+    }
+
+    /// Whether the ids of a sparse column must be counted.
+    pub(crate) fn is_counted(&self, column: usize) -> bool {
+        matches!(self.sparse[column].column.map, IdMap::Vocabulary { .. })
     }
 
     /// The sparse columns as the job describes them.

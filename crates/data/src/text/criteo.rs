@@ -27,7 +27,6 @@ pub(super) fn applies(decoder: &Decoder) -> bool {
             && matches!(spec.map, IdMap::Hash { .. } | IdMap::Vocabulary { .. })
     };
     decoder.splits_by_file()
-        && !decoder.keeps_keys()
         && decoder.has_plain_label()
         && decoder.slots().len() == 1 + DENSE + SPARSE
         && transforms.dense_count() == DENSE
@@ -55,9 +54,10 @@ impl Group {
         &mut self,
         bytes: &[u8],
         at: usize,
-        transforms: &Transforms,
+        decoder: &Decoder,
         rows: &mut RowBuffer,
     ) -> (usize, usize) {
+        let transforms = &decoder.transforms;
         let (mut lines, mut at) = (0, at);
         while lines < GROUP
             && let Some(next) = self.line(bytes, at, lines, transforms, rows)
@@ -66,7 +66,12 @@ impl Group {
             lines += 1;
         }
         for (column, (bags, keys)) in rows.bags.iter_mut().zip(self.keys.iter()).enumerate() {
-            transforms.rows_of_keys(column, &keys[..lines], &mut bags.rows);
+            if decoder.keeps_keys() && transforms.is_counted(column) {
+                bags.keys.extend_from_slice(&keys[..lines]);
+                bags.rows.resize(bags.rows.len() + lines, 0);
+            } else {
+                transforms.rows_of_keys(column, &keys[..lines], &mut bags.rows);
+            }
         }
         rows.row_count += lines;
         (lines, at)

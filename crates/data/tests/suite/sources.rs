@@ -1,6 +1,6 @@
 //! Criteo's files, plain and compressed, against a plain reading of the same lines.
 
-use std::io::Write;
+use std::{collections::BTreeMap, io::Write};
 
 use campanile_data::{Raw, prepare};
 use campanile_spec::{Batch, data::IdMap};
@@ -36,6 +36,37 @@ fn criteo_rows_are_what_the_transforms_say() {
             assert_eq!(batch.bags.feature(column).bag(row), [want], "row {row}, C{}", column + 1);
         }
     }
+}
+
+#[test]
+fn criteo_vocabularies_rank_ids_as_a_plain_count_does() {
+    let place = Place::new();
+    let text = criteo_lines(4000, 8);
+    let data = criteo(|_| IdMap::Vocabulary { min_count: 4 });
+    let prepared = place.prepare(&data, &[place.write("day.tsv", &text)]).unwrap();
+    let batch = read_all(&prepared.train);
+    for column in 0..26 {
+        let ids: Vec<&str> = text.lines().map(|line| line.split('\t').nth(14 + column).unwrap()).collect();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        ids.iter().for_each(|id| *counts.entry(id).or_default() += 1);
+        let rows: BTreeMap<&str, u32> =
+            ids.iter().copied().zip(batch.bags.feature(column).rows.iter().copied()).collect();
+        let mut frequent: Vec<(&str, usize)> =
+            counts.clone().into_iter().filter(|(_, count)| *count >= 4).collect();
+        frequent.sort_by_key(|(id, _)| rows[id]);
+        assert!(
+            frequent.iter().enumerate().all(|(place, (id, _))| rows[id] == place as u32 + 1),
+            "C{}",
+            column + 1
+        );
+        assert!(frequent.is_sorted_by(|a, b| a.1 > b.1 || (a.1 == b.1 && in_key_order(a.0, b.0))));
+        assert!(counts.iter().all(|(id, count)| *count >= 4 || rows[id] == 0), "rare ids share row 0");
+    }
+}
+
+/// Ids of equal count stand in the order of their numbers; where the missing id stands is not said.
+fn in_key_order(first: &str, second: &str) -> bool {
+    first.is_empty() || second.is_empty() || first < second
 }
 
 #[test]
