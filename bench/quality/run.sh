@@ -17,8 +17,10 @@ fi
 if [ ! -d "$data/movielens_1m" ] && [ ! -e "$here/work/movielens_1m/ratings.dat" ]; then
   "$here/fetch_movielens.sh" "$here/work/movielens_1m"
 fi
+features=()
+case " $* " in *" parquet "* | *"=parquet "*) features=(--features campanile-cli/parquet) ;; esac
 case " $* " in
   *" --campanile"* | *" --engines pytorch "*) ;;
-  *) cargo build --release --quiet --manifest-path "$here/../../Cargo.toml" --bin campanile ;;
+  *) cargo build --release --quiet --manifest-path "$here/../../Cargo.toml" --bin campanile "${features[@]}" ;;
 esac
 exec "$PYTHON" "$here/compare.py" "$@"
