@@ -25,7 +25,7 @@ pub(super) mod layer;
 mod tests;
 
 use super::product::Ending;
-use super::tile::{TileLoops, finish_words};
+use super::tile::{TileLoops, finish_sums};
 use super::{BLOCK, round_to_bf16};
 use crate::isa::{Isa, Level};
 use crate::matrix::{Matrix, MatrixMut, Store};
@@ -292,7 +292,7 @@ impl Walk<'_> {
         // the instructions.
         unsafe {
             (unit.multiply)(&session, sums);
-            finish_words(loops, sums.floats(), 2 * SIDE, ending, (row * SIDE, column * SIDE), c);
+            finish_sums(loops, sums.floats(), 2 * SIDE, ending, (row * SIDE, column * SIDE), c);
         }
     }
 }

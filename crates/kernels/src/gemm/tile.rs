@@ -315,7 +315,7 @@ unsafe fn stored_row<V: Vector>(tiles: &Tiles, registers: usize) {
 /// # Safety
 ///
 /// The processor has the instructions of `loops`.
-pub(crate) unsafe fn finish_words(
+pub(crate) unsafe fn finish_sums(
     loops: &TileLoops,
     sums: &[f32],
     sums_stride: usize,
