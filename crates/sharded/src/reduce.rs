@@ -45,24 +45,32 @@ impl Reduction {
         if self.rank_count == 1 {
             return Ok(());
         }
+        let own = comm.rank();
+        let slice_of = |rank: usize| slice_of(self.parameter_count, rank, self.rank_count);
+        // Of two ranks each adds what came to what it has, in place: a sum of two does not know their order.
+        let in_place = self.rank_count == 2;
         let mut parts = take(&mut self.parts);
         for (rank, part) in parts.iter_mut().enumerate() {
-            let slice = &gradient[slice_of(self.parameter_count, rank, self.rank_count)];
+            let slice = if in_place && rank == own { &[] } else { &gradient[slice_of(rank)] };
             part.resize(size_of_val(slice));
             part.values_mut().copy_from_slice(slice);
         }
-        self.parts = comm.all_to_all(parts)?;
-        // Neighbours, then neighbours of neighbours: ((0+1)+(2+3))+...
-        let mut distance = 1;
-        while distance < self.rank_count {
-            for left in (0..self.rank_count).step_by(2 * distance) {
-                let (lower, upper) = self.parts.split_at_mut(left + distance);
-                add(lower[left].values_mut(), upper[0].values());
+        let mut parts = comm.all_to_all(parts)?;
+        if in_place {
+            add(&mut gradient[slice_of(own)], parts[1 - own].values());
+        } else {
+            // Neighbours, then neighbours of neighbours: ((0+1)+(2+3))+...
+            let mut distance = 1;
+            while distance < self.rank_count {
+                for left in (0..self.rank_count).step_by(2 * distance) {
+                    let (lower, upper) = parts.split_at_mut(left + distance);
+                    add(lower[left].values_mut(), upper[0].values());
+                }
+                distance *= 2;
             }
-            distance *= 2;
+            gradient[slice_of(own)].copy_from_slice(parts[0].values());
         }
-        let slice = slice_of(self.parameter_count, comm.rank(), self.rank_count);
-        gradient[slice].copy_from_slice(self.parts[0].values());
+        self.parts = parts;
         Ok(())
     }
 
