@@ -54,7 +54,7 @@ impl Exchange {
     /// The part of `rank` under `plan`.
     pub fn new(model: &ModelSpec, plan: &Plan, rank: usize) -> Exchange {
         let mut places = vec![None; model.tables.len()];
-        for (place, table) in plan.tables_of(rank).into_iter().enumerate() {
+        for (place, table) in plan.shards_of(rank).map(|(table, _)| table).enumerate() {
             places[table.0 as usize] = Some(place);
         }
         Exchange {

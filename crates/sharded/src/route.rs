@@ -32,7 +32,7 @@ impl Route {
         let mut owned = vec![Vec::new(); plan.rank_count];
         let mut widths = vec![0; plan.rank_count];
         for (feature, spec) in model.features.iter().enumerate() {
-            let owner = plan.owner(spec.table);
+            let owner = plan.of(spec.table).shards[0].rank;
             let dim = model.table_of(feature).dim;
             let pooled_offset = offsets[feature];
             owned[owner].push(OwnedFeature { feature, dim, owner_offset: widths[owner], pooled_offset });

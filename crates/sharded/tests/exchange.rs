@@ -71,7 +71,7 @@ fn run(ranks: usize) -> (Vec<u32>, Vec<Vec<u8>>) {
     let model = model();
     let plan = Plan::balanced(&model, ranks);
     let parts = threads::run(ranks, |me| -> Result<_, ShardedError> {
-        let tables = plan.tables_of(me.rank()).into_iter().map(|table| {
+        let tables = plan.shards_of(me.rank()).map(|(table, _)| {
             let spec = &model.tables[table.0 as usize];
             Table::new(spec, 0..spec.row_count, &OPTIMIZER, 3).unwrap()
         });
@@ -114,7 +114,7 @@ fn a_row_beyond_its_table_fails_on_all_ranks_with_its_name() {
     let model = model();
     let plan = Plan::balanced(&model, 2);
     let outcomes = threads::run(2, |me| -> Result<String, ShardedError> {
-        let tables = plan.tables_of(me.rank()).into_iter().map(|table| {
+        let tables = plan.shards_of(me.rank()).map(|(table, _)| {
             let spec = &model.tables[table.0 as usize];
             Table::new(spec, 0..spec.row_count, &OPTIMIZER, 3).unwrap()
         });

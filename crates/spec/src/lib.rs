@@ -19,4 +19,4 @@ pub use model::{
     RowInit, TableId, TableSpec, TaskSpec,
 };
 pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};
-pub use plan::{Placement, Plan};
+pub use plan::{COLUMN_BLOCK, Placement, Plan, PlanError, Returns, Shard};

@@ -73,7 +73,7 @@ impl RankState {
             return Err(TrainError::GrainTooLarge { samples: grain_samples, limit: BACKWARD_SAMPLES_MAX });
         }
         let slice = slice_of(parameters.len(), rank, rank_count);
-        let tables = plan.tables_of(rank).into_iter().map(|table| {
+        let tables = plan.shards_of(rank).map(|(table, _)| {
             let spec = &run.model.tables[table.0 as usize];
             Table::new(spec, 0..spec.row_count, &run.sparse.optimizer, run.seed)
         });
