@@ -55,7 +55,13 @@ pub trait Communicator: Send {
     /// How many ranks.
     fn rank_count(&self) -> usize;
 
-    /// Starts to send part `r` of `send` to rank `r`.
+    /// The machine that this rank runs on.
+    fn host_name(&self) -> String {
+        crate::host_name()
+    }
+
+    /// Starts to send part `r` of `send` to rank `r`. Several exchanges may be under way at once, and they may be
+    /// waited for in any order.
     ///
     /// # Errors
     /// When a rank has left.
@@ -69,6 +75,17 @@ pub trait Communicator: Send {
     /// # Errors
     /// When a rank has left.
     fn split(&self, color: u32) -> Result<Box<dyn Communicator>, CommError>;
+
+    /// The sub-group of the ranks on this rank's host, which share its memory, in the order of their ranks here.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn split_by_host(&self) -> Result<Box<dyn Communicator>, CommError> {
+        let names = self.all_gather(Buffer::of(self.host_name().as_bytes()))?;
+        let mine = &names[self.rank()];
+        let first = names.iter().position(|name| name.bytes() == mine.bytes()).unwrap_or_default();
+        self.split(first as u32)
+    }
 
     /// Sends part `r` to rank `r` and waits for what every rank sent here.
     ///
@@ -94,6 +111,25 @@ pub trait Communicator: Send {
         let mut parts = vec![Buffer::new(); self.rank_count()];
         parts[root] = part;
         self.all_to_all(parts)
+    }
+
+    /// Gives every rank the part of `root`; what the others pass is not looked at.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn broadcast(&self, root: usize, part: Buffer) -> Result<Buffer, CommError> {
+        let sends = self.rank() == root;
+        let parts =
+            if sends { vec![part; self.rank_count()] } else { vec![Buffer::new(); self.rank_count()] };
+        Ok(self.all_to_all(parts)?.swap_remove(root))
+    }
+
+    /// Returns when every rank has come here.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    fn barrier(&self) -> Result<(), CommError> {
+        self.all_to_all(vec![Buffer::new(); self.rank_count()]).map(drop)
     }
 
     /// How a stage fails together: every rank says how it fared, and all return the first failure, if any.

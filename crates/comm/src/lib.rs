@@ -4,7 +4,9 @@
 
 pub mod buffer;
 pub mod communicator;
+mod host;
 pub mod threads;
 
 pub use buffer::Buffer;
 pub use communicator::{CommError, Communicator, Pending};
+pub use host::host_name;

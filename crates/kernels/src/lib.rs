@@ -24,4 +24,4 @@ mod simd;
 #[cfg(test)]
 mod values;
 
-pub use isa::Isa;
+pub use isa::{Isa, Level};

@@ -32,15 +32,24 @@ pub enum TrainError {
     Checkpoint(#[from] CheckpointError),
     /// The number of ranks does not divide the grains.
     #[error(
-        "{threads} threads do not divide the {grains} grains of a batch; set process.threads to one of {options}"
+        "{ranks} ranks do not divide the {grains} grains of a batch; set process.threads, or the number of \
+         processes, to one of {options}"
     )]
-    Threads {
+    RankCount {
         /// Asked for.
-        threads: usize,
+        ranks: usize,
         /// Grains of the run.
         grains: usize,
         /// What would do.
         options: String,
+    },
+    /// Ranks were started with different things.
+    #[error("{odd}; {cure}")]
+    Different {
+        /// Which ranks differ, where they run, and in what.
+        odd: String,
+        /// What to do.
+        cure: &'static str,
     },
     /// A grain does not fit a weight-gradient product.
     #[error(

@@ -15,8 +15,10 @@ pub mod metrics;
 pub mod observe;
 pub mod predictions;
 pub mod rank;
+pub mod ranks;
 pub mod resume;
 pub mod run;
+pub mod same;
 pub mod scores;
 pub mod step;
 

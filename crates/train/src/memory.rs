@@ -19,7 +19,7 @@ impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "the tables need {} with their optimizer state, and {} is {}",
+            "the tables need {} here with their optimizer state, and {} is {}",
             bytes(self.needed),
             self.limit_source,
             bytes(self.limit)
@@ -35,11 +35,12 @@ impl fmt::Display for DoesNotFit {
     }
 }
 
-/// Checks the job's tables against `process.table_memory_mib`, or against the free memory of the machine.
+/// Checks the share of the job's tables that lands on this host, which has `ranks_here` of `rank_count` ranks, against
+/// `process.table_memory_mib`, or against the free memory of the machine.
 ///
 /// # Errors
 /// When they do not fit.
-pub fn check(job: &Job) -> Result<(), DoesNotFit> {
+pub fn check(job: &Job, ranks_here: usize, rank_count: usize) -> Result<(), DoesNotFit> {
     let (limit, limit_source) = match job.process.table_memory_mib {
         0 => match memory_available() {
             Some(free) => (free, "the free memory of this machine"),
@@ -54,7 +55,7 @@ pub fn check(job: &Job) -> Result<(), DoesNotFit> {
         .iter()
         .map(|table| (table.name.clone(), memory_needed(table, &job.run.sparse.optimizer)))
         .collect();
-    let needed = sizes.iter().map(|(_, size)| size).sum();
+    let needed = sizes.iter().map(|(_, size)| size).sum::<u64>() / rank_count as u64 * ranks_here as u64;
     if needed <= limit {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use campanile_comm::{Communicator, threads};
+use campanile_comm::Communicator;
 use campanile_data::{Dataset, Prepared};
 use campanile_kernels::Isa;
 use campanile_spec::config::Job;
@@ -21,14 +21,18 @@ use crate::{
     evaluate::evaluate,
     journal::Journal,
     loader::{Feed, Loader},
-    memory,
     observe::{Event, Observer, PartSeconds, Started, StepEvent},
     predictions::Predictions,
     rank::RankState,
+    ranks::{self, Pulse, Ranks},
     resume::{self, Checkpoints},
+    same,
     scores::{Scores, TaskScores},
     step::step,
 };
+
+/// What to do when ranks see different checkpoints.
+const SHARE_THE_OUTPUT: &str = "the output directory must be on a file system that all hosts share";
 
 /// How a run ended.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -53,58 +57,47 @@ pub struct Summary {
     pub checkpoint: PathBuf,
 }
 
-/// Ranks for a job: as asked, or as many as there are cores.
-///
-/// # Errors
-/// When the number asked for does not divide the grains.
-pub fn rank_count(job: &Job) -> Result<usize, TrainError> {
-    let grains = job.run.grain_count;
-    let threads = job.process.threads;
-    if threads == 0 {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        return Ok(1 << cores.min(grains).ilog2());
-    }
-    if !threads.is_power_of_two() || !grains.is_multiple_of(threads) {
-        let options: Vec<String> = (0..=grains.ilog2()).map(|power| (1usize << power).to_string()).collect();
-        return Err(TrainError::Threads { threads, grains, options: options.join(", ") });
-    }
-    Ok(threads)
-}
-
 /// Trains a job on its prepared data, going on from its newest checkpoint if there is one.
 ///
 /// # Errors
 /// When anything in the world is not as it must be; what was published before stays whole.
-pub fn train(job: &Job, prepared: &Prepared, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
-    let ranks = rank_count(job)?;
-    memory::check(job).map_err(TrainError::Memory)?;
+pub fn train(
+    job: &Job,
+    prepared: &Prepared,
+    ranks: Ranks<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Summary, TrainError> {
+    ranks.check(job, &same::facts(job, prepared))?;
     if prepared.train.row_count() == 0 {
         return Err(TrainError::NoRows);
     }
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
-    let summaries =
-        threads::run(ranks, |comm| Trainer { comm, job, prepared, tell: &tell }.run(Isa::detect()))?;
-    Ok(summaries.into_iter().next().unwrap_or_default())
+    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, tell: &tell }.run())
 }
 
 /// One rank of a run.
 struct Trainer<'a> {
     comm: &'a dyn Communicator,
+    pulse: &'a Pulse,
     job: &'a Job,
     prepared: &'a Prepared,
     tell: &'a (dyn Fn(&Event<'_>) + Sync),
 }
 
 impl Trainer<'_> {
-    fn run(&self, isa: Isa) -> Result<Summary, TrainError> {
+    fn run(&self) -> Result<Summary, TrainError> {
         let (comm, run) = (self.comm, &self.job.run);
+        self.pulse.enter("start");
+        let isa = same::level(comm)?;
         let made = RankState::new(run, comm.rank(), comm.rank_count(), isa);
         let mut state = self.together(made)?;
         let mut scores = Scores::for_training(run);
         let mut checkpoints = Checkpoints::new(self.job, &self.prepared.fingerprint);
         let found = checkpoints.restore(comm, &mut state, &mut scores);
         let first_step = self.together(found)?;
+        let newest = first_step.to_string();
+        same::compare(comm, &[("the step of the newest checkpoint", newest, SHARE_THE_OUTPUT)])?;
         let feed = self.feed(self.prepared.train.row_count());
         let all = feed.steps_per_epoch() * run.epochs;
         let steps = if run.steps_max == 0 { all } else { all.min(run.steps_max) };
@@ -114,12 +107,14 @@ impl Trainer<'_> {
 
         let started = self.started(&state, first_step, steps, isa);
         self.say(&Event::Started(&started));
+        self.pulse.enter("train");
         let watch = Stopwatch::start();
         let samples =
             self.steps(&mut state, &mut scores, &mut checkpoints, &mut journal, first_step..steps)?;
         let seconds = watch.seconds();
         let parts = PartSeconds::new(state.timings.take());
 
+        self.pulse.enter("checkpoint");
         let checkpoint = checkpoints.finish(comm, &mut state, &scores, steps.max(first_step))?;
         self.say(&Event::Checkpoint { step: steps, path: &checkpoint });
         let valid = self.evaluate(&mut state, "valid", steps, 0)?;
@@ -128,6 +123,7 @@ impl Trainer<'_> {
             journal.evaluated(steps, "valid", valid.as_deref())?;
             journal.evaluated(steps, "test", test.as_deref())?;
         }
+        self.pulse.enter("end");
         let training = scores.running();
         Ok(Summary { started, steps, samples, seconds, parts, training, valid, test, checkpoint })
     }
@@ -158,6 +154,7 @@ impl Trainer<'_> {
             let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
             loader.give_back(batch);
             let done = number + 1;
+            self.pulse.at_step(done);
             scores.add(&predictions);
             trouble = scores.check_finite(number);
             checkpoints.after_step(comm, state, scores, done, last)?.iter().for_each(|(step, path)| {
@@ -200,10 +197,12 @@ impl Trainer<'_> {
     ) -> Result<Option<Vec<TaskScores>>, TrainError> {
         let dataset = if split == "valid" { &self.prepared.valid } else { &self.prepared.test };
         let Some(dataset) = dataset else { return Ok(None) };
+        self.pulse.enter(split);
         let rows = dataset.row_count();
         let rows = if samples_max == 0 { rows } else { rows.min(samples_max) };
         let scores = evaluate(self.comm, state, &self.job.run, dataset, self.feed(rows))?;
         self.say(&Event::Evaluated { step, split, scores: &scores });
+        self.pulse.enter("train");
         Ok(Some(scores))
     }
 
@@ -237,14 +236,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Lets all ranks fail together where one has failed.
     fn together<T>(&self, outcome: Result<T, impl Into<TrainError>>) -> Result<T, TrainError> {
-        let outcome = outcome.map_err(Into::into);
-        if self.comm.rank_count() == 1 {
-            return outcome;
-        }
-        self.comm.agree(outcome.as_ref().map(drop).map_err(ToString::to_string))?;
-        outcome
+        ranks::together(self.comm, outcome)
     }
 }
 
@@ -252,21 +245,33 @@ impl Trainer<'_> {
 ///
 /// # Errors
 /// When the checkpoint does not fit the job's model or is damaged, or the data cannot be read.
-pub fn judge(job: &Job, dataset: &Dataset, path: &Path) -> Result<Vec<TaskScores>, TrainError> {
-    let ranks = rank_count(job)?;
-    memory::check(job).map_err(TrainError::Memory)?;
-    let found = Checkpoint::open(path)?;
-    let scores = threads::run(ranks, |comm| -> Result<_, TrainError> {
-        let mut state = RankState::new(&job.run, comm.rank(), comm.rank_count(), Isa::detect())?;
-        resume::load(&found, &mut state, comm.rank(), comm.rank_count(), Load::Rows)?;
+pub fn judge(
+    job: &Job,
+    prepared: &Prepared,
+    dataset: &Dataset,
+    ranks: Ranks<'_>,
+    path: &Path,
+) -> Result<Vec<TaskScores>, TrainError> {
+    let mut facts = same::facts(job, prepared);
+    facts.push(("the rows to judge", dataset.row_count().to_string(), "name the same split on all ranks"));
+    facts.push(("the checkpoint", path.display().to_string(), SHARE_THE_OUTPUT));
+    ranks.check(job, &facts)?;
+    ranks.run(|comm, pulse| -> Result<_, TrainError> {
+        pulse.enter("judge");
+        let (rank, rank_count, isa) = (comm.rank(), comm.rank_count(), same::level(comm)?);
+        let loaded = || -> Result<RankState, TrainError> {
+            let mut state = RankState::new(&job.run, rank, rank_count, isa)?;
+            resume::load(&Checkpoint::open(path)?, &mut state, rank, rank_count, Load::Rows)?;
+            Ok(state)
+        };
+        let mut state = ranks::together(comm, loaded())?;
         let feed = Feed {
             row_count: dataset.row_count(),
             batch_size: job.run.batch_size,
             grains: job.run.grains(),
-            rank: comm.rank(),
-            rank_count: comm.rank_count(),
+            rank,
+            rank_count,
         };
         evaluate(comm, &mut state, &job.run, dataset, feed)
-    })?;
-    Ok(scores.into_iter().next().unwrap_or_default())
+    })
 }

@@ -1,7 +1,7 @@
 //! `campanile eval`: a checkpoint judged on a split.
 
 use anyhow::{Context, Result, bail};
-use campanile_train::{resume, run::judge};
+use campanile_train::{ranks::Ranks, resume, run::judge};
 use serde_json::json;
 
 use crate::{
@@ -23,14 +23,14 @@ pub fn run(arguments: &EvalArguments) -> Result<()> {
     })?;
     let prepared = prep::prepared(&job, false)?;
     let (name, dataset) = match arguments.split {
-        SplitName::Train => ("train", Some(prepared.train)),
-        SplitName::Valid => ("valid", prepared.valid),
-        SplitName::Test => ("test", prepared.test),
+        SplitName::Train => ("train", Some(&prepared.train)),
+        SplitName::Valid => ("valid", prepared.valid.as_ref()),
+        SplitName::Test => ("test", prepared.test.as_ref()),
     };
     let Some(dataset) = dataset else {
         bail!("the job has no {name} split; see [run.data.split], or choose another with --split");
     };
-    let scores = judge(&job, &dataset, &found)?;
+    let scores = judge(&job, &prepared, dataset, Ranks::threads_for(&job)?, &found)?;
     println!("{} on {} rows of the {name} split", found.display(), format::count(dataset.row_count()));
     print!("{}", scores_table(&[(name, &scores)]));
     write_report(

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use campanile_spec::config::Job;
 use campanile_train::{
     observe::{Event, Observer, Started},
+    ranks::Ranks,
     resume,
     run::{Summary, train},
     scores::TaskScores,
@@ -40,7 +41,7 @@ pub fn run(arguments: &TrainArguments) -> Result<()> {
         .with_context(|| format!("cannot write {}", effective.display()))?;
     let prepared = prep::prepared(&job, arguments.quiet)?;
     let mut watcher = Watcher::new(&job, arguments.quiet);
-    let summary = train(&job, &prepared, &mut watcher)?;
+    let summary = train(&job, &prepared, Ranks::threads_for(&job)?, &mut watcher)?;
     watcher.end();
     if !arguments.quiet {
         print_summary(&summary, &job, &arguments.job);
