@@ -213,8 +213,11 @@ impl Placement {
             return Err(format!("columns are cut at {cut}, which is no multiple of {COLUMN_BLOCK}"));
         }
         // A table without rows has no row range, but still one shard per range of columns.
-        let row_ranges: Vec<Range<u64>> =
-            if rows.len() == 1 { vec![0..0] } else { rows.windows(2).map(|cut| cut[0]..cut[1]).collect() };
+        let row_ranges: Vec<Range<u64>> = if rows.len() == 1 {
+            std::iter::once(0..0).collect()
+        } else {
+            rows.windows(2).map(|cut| cut[0]..cut[1]).collect()
+        };
         let column_ranges = columns.windows(2).map(|cut| cut[0]..cut[1]);
         for columns in column_ranges {
             for rows in &row_ranges {
