@@ -40,7 +40,8 @@ use crate::{
     transforms::Transforms,
     world::World,
 };
-use journal::{Journal, Pass, replace_file};
+pub(crate) use journal::replace_file;
+use journal::{Journal, Pass};
 use pipeline::RoundLimits;
 
 /// The least memory that preparing works in.

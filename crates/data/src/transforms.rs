@@ -9,7 +9,9 @@
 mod stored;
 mod vocabulary;
 
-use campanile_spec::data::{Columns, DenseColumn, DenseTransform, IdMap, SourceSpec, SparseColumn};
+use campanile_spec::data::{
+    BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, SourceSpec, SparseColumn,
+};
 use serde::{Deserialize, Serialize};
 
 pub use crate::value::Raw;
@@ -96,6 +98,16 @@ impl Transforms {
         Transforms::build(id_text, columns.dense.clone(), columns.sparse.clone(), Measured::default())
     }
 
+    /// The transforms of a job that needs no measuring; `None` where something must be measured.
+    ///
+    /// # Errors
+    /// When the columns' transforms cannot be.
+    pub fn unmeasured_of(data: &DataSpec) -> Result<Option<Transforms>, DataError> {
+        let transforms = Transforms::unmeasured(&data.columns, &data.source)?;
+        let complete = transforms.standardised().is_empty() && transforms.counted().is_empty();
+        Ok(complete.then_some(transforms))
+    }
+
     /// The same transforms with what was measured.
     pub(crate) fn with_measured(&self, measured: Measured) -> Result<Transforms, DataError> {
         let dense = self.dense.iter().map(|map| map.column.clone()).collect();
@@ -141,6 +153,21 @@ impl Transforms {
     /// The name of a sparse column.
     pub fn sparse_name(&self, column: usize) -> &str {
         &self.sparse[column].column.name
+    }
+
+    /// The name of the column with the weights of a sparse column's ids, if it has one.
+    pub fn weights_name(&self, column: usize) -> Option<&str> {
+        self.sparse[column].column.weights.as_deref()
+    }
+
+    /// Whether a cell of a sparse column holds several ids. Missing ones among them are left out.
+    pub fn is_list(&self, column: usize) -> bool {
+        matches!(self.sparse[column].column.shape, BagShape::List { .. })
+    }
+
+    /// At most this many ids of a bag are kept, the first ones.
+    pub fn bag_max(&self, column: usize) -> usize {
+        self.sparse[column].column.bag_max.max(1)
     }
 
     /// The measured mean and deviation of a dense column, if it is standardised.

@@ -29,7 +29,7 @@ impl<'a> Raw<'a> {
     }
 
     /// The value as shown in an error, shortened to 60 characters.
-    pub(crate) fn shown(self) -> String {
+    pub fn shown(self) -> String {
         let full = match self {
             Raw::Missing => String::new(),
             Raw::Int(value) => value.to_string(),

@@ -7,6 +7,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use campanile_comm::{Buffer, Communicator};
+use campanile_data::{Prepared, Transforms};
 use campanile_model::{Network, Parameter};
 use campanile_sharded::reduce::slice_of;
 use campanile_spec::config::Job;
@@ -27,6 +28,7 @@ pub fn directory(job: &Job) -> PathBuf {
 pub struct Checkpoints<'a> {
     job: &'a Job,
     fingerprint: &'a str,
+    transforms: &'a Transforms,
     directory: PathBuf,
     under_way: Option<UnderWay>,
     /// The newest that stands.
@@ -41,9 +43,17 @@ struct UnderWay {
 }
 
 impl<'a> Checkpoints<'a> {
-    /// For a job and the fingerprint of its data.
-    pub fn new(job: &'a Job, fingerprint: &'a str) -> Checkpoints<'a> {
-        Checkpoints { job, fingerprint, directory: directory(job), under_way: None, published: None }
+    /// For a job and its data.
+    pub fn new(job: &'a Job, prepared: &'a Prepared) -> Checkpoints<'a> {
+        let Prepared { fingerprint, transforms, .. } = prepared;
+        Checkpoints {
+            job,
+            fingerprint,
+            transforms,
+            directory: directory(job),
+            under_way: None,
+            published: None,
+        }
     }
 
     /// Brings back the newest checkpoint, if there is one, and says which step comes next.
@@ -133,7 +143,7 @@ impl<'a> Checkpoints<'a> {
         scores: &Scores,
         step: u64,
     ) -> Result<(), TrainError> {
-        let made = if comm.rank() == 0 { checkpoint::prepare(&self.directory, step) } else { Ok(()) };
+        let made = if comm.rank() == 0 { self.prepare(step) } else { Ok(()) };
         comm.agree(made.as_ref().map(drop).map_err(ToString::to_string))?;
         made?;
         let begun = Sweep::begin(&self.directory, step, &mut state.tables, Limits::default());
@@ -152,9 +162,19 @@ impl<'a> Checkpoints<'a> {
         manifest.job = json!(self.job);
         manifest.plan = json!(state.plan);
         if comm.rank() == 0 {
-            manifest.extra = json!({ "scores": scores.state() });
+            manifest.extra = json!({ "scores": scores.state(), "transforms": self.transforms.fingerprint() });
         }
         self.under_way = Some(UnderWay { step, sweep, manifest });
+        Ok(())
+    }
+
+    /// Makes the directory of a checkpoint, and has the transforms beside it: a server needs them.
+    fn prepare(&self, step: u64) -> Result<(), TrainError> {
+        checkpoint::prepare(&self.directory, step)?;
+        let transforms = self.directory.join(Transforms::file_name(&self.transforms.fingerprint()));
+        if !transforms.exists() {
+            self.transforms.save(&transforms)?;
+        }
         Ok(())
     }
 

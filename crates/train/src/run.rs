@@ -93,7 +93,7 @@ impl Trainer<'_> {
         let made = RankState::new(run, comm.rank(), comm.rank_count(), isa);
         let mut state = self.together(made)?;
         let mut scores = Scores::for_training(run);
-        let mut checkpoints = Checkpoints::new(self.job, &self.prepared.fingerprint);
+        let mut checkpoints = Checkpoints::new(self.job, self.prepared);
         let found = checkpoints.restore(comm, &mut state, &mut scores);
         let first_step = self.together(found)?;
         let newest = first_step.to_string();

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{IdText, Measured, Standard, Transforms, Vocabulary};
 use crate::{
     error::{DataError, IoContext},
+    prep::replace_file,
     value::fingerprint,
 };
 
@@ -92,12 +93,17 @@ impl Transforms {
         fingerprint(&self.to_bytes())
     }
 
-    /// Writes [`Transforms::to_bytes`] to a file.
+    /// The name of a file that holds the transforms with this fingerprint.
+    pub fn file_name(fingerprint: &str) -> String {
+        format!("transforms-{fingerprint}.bin")
+    }
+
+    /// Writes [`Transforms::to_bytes`] to a file, which is there as a whole or not at all.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), DataError> {
-        std::fs::write(path, self.to_bytes()).context("write", path)
+        replace_file(path, &self.to_bytes())
     }
 
     /// Reads what [`Transforms::save`] wrote.

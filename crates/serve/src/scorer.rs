@@ -1,0 +1,174 @@
+//! Scoring: the working memory of one thread, from requests to probabilities.
+//!
+//! Samples of all requests of a call go through the network together, a few hundred at a time: enough to use
+//! the weights well, few enough that their vectors stay in the cache. Which samples share a pass cannot be
+//! seen in the scores: a matrix product has the same bits for any number of rows (`kernels::gemm`).
+
+use std::ops::Range;
+
+use campanile_model::Workspace;
+use campanile_spec::{FeatureBags, ModelSpec};
+
+use crate::{Request, RequestError, Side, Snapshot};
+
+/// Samples of one pass through the network.
+const PASS_SAMPLES: usize = 128;
+
+/// Logits and probabilities, `[sample][task]`, over the samples of all requests of a call, in their order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Scores {
+    /// Number of tasks.
+    pub task_count: usize,
+    /// `[sample][task]`.
+    pub logits: Vec<f32>,
+    /// `[sample][task]`: `1 / (1 + exp(-logit))`, worked out in `f64` as the metrics do.
+    pub probabilities: Vec<f32>,
+}
+
+impl Scores {
+    /// The part of some samples.
+    pub fn samples(&self, samples: Range<usize>) -> (&[f32], &[f32]) {
+        let places = samples.start * self.task_count..samples.end * self.task_count;
+        (&self.logits[places.clone()], &self.probabilities[places])
+    }
+}
+
+/// One thread's working memory. It serves any snapshot, and allocates only when the shape of the model changes.
+#[derive(Debug, Default)]
+pub struct Scorer {
+    made: Option<Made>,
+    dense: Vec<f32>,
+    pooled: Vec<f32>,
+}
+
+#[derive(Debug)]
+struct Made {
+    model: ModelSpec,
+    workspace: Workspace,
+}
+
+/// Some samples of one request in a pass.
+struct Stretch<'a> {
+    request: &'a Request,
+    samples: Range<usize>,
+    /// Where they stand in the pass.
+    place: usize,
+}
+
+impl Scorer {
+    /// A scorer without memory yet.
+    pub fn new() -> Scorer {
+        Scorer::default()
+    }
+
+    /// Scores finished requests together.
+    ///
+    /// # Errors
+    /// When a request was prepared for other inputs than the snapshot's; prepare it again then.
+    ///
+    /// # Panics
+    /// If a request is not finished.
+    pub fn score(
+        &mut self,
+        snapshot: &Snapshot,
+        requests: &[&Request],
+        out: &mut Scores,
+    ) -> Result<(), RequestError> {
+        requests.iter().try_for_each(|request| check(snapshot, request))?;
+        self.fit(snapshot);
+        out.task_count = snapshot.model().tasks.len();
+        out.logits.clear();
+        let (mut first, mut done) = (0, 0);
+        // `first` is the request at which the next pass begins, `done` how many of its samples are scored.
+        while first < requests.len() {
+            let mut count = 0;
+            while first < requests.len() && count < PASS_SAMPLES {
+                let request = requests[first];
+                let end = request.sample_count().min(done + PASS_SAMPLES - count);
+                self.gather(snapshot, &Stretch { request, samples: done..end, place: count });
+                count += end - done;
+                done = end;
+                if done == request.sample_count() {
+                    (first, done) = (first + 1, 0);
+                }
+            }
+            if count > 0 {
+                self.pass(snapshot, count, &mut out.logits);
+            }
+        }
+        out.probabilities.clear();
+        out.probabilities.extend(out.logits.iter().map(|&logit| probability(logit)));
+        Ok(())
+    }
+
+    /// Has the memory for a model of this shape.
+    fn fit(&mut self, snapshot: &Snapshot) {
+        if self.made.as_ref().is_some_and(|made| made.model == *snapshot.model()) {
+            return;
+        }
+        let workspace = snapshot.network().workspace(PASS_SAMPLES);
+        self.made = Some(Made { model: snapshot.model().clone(), workspace });
+        self.dense.resize(PASS_SAMPLES * snapshot.model().dense_count, 0.0);
+        self.pooled.resize(PASS_SAMPLES * snapshot.pooled_width(), 0.0);
+    }
+
+    /// Puts dense inputs and pooled vectors of some samples in their places of the pass.
+    fn gather(&mut self, snapshot: &Snapshot, stretch: &Stretch<'_>) {
+        let Stretch { request, samples, place } = stretch;
+        if samples.is_empty() {
+            return;
+        }
+        let (dense_width, width) = (snapshot.model().dense_count, snapshot.pooled_width());
+        self.dense[place * dense_width..][..samples.len() * dense_width]
+            .copy_from_slice(&request.dense_values()[samples.start * dense_width..samples.end * dense_width]);
+        let pooled = &mut self.pooled[place * width..][..samples.len() * width];
+        for (index, feature) in snapshot.model().features.iter().enumerate() {
+            let (table, offset) = snapshot.feature(index);
+            let bags = request.feature(index);
+            if request.side(index) == Some(Side::Once) {
+                table.pool(feature.pooling, &bags, &mut pooled[..width], width, offset);
+                let dim = snapshot.model().table_of(index).dim;
+                for sample in 1..samples.len() {
+                    pooled.copy_within(offset..offset + dim, sample * width + offset);
+                }
+            } else {
+                table.pool(feature.pooling, &slice(&bags, samples), pooled, width, offset);
+            }
+        }
+    }
+
+    fn pass(&mut self, snapshot: &Snapshot, count: usize, logits: &mut Vec<f32>) {
+        let Some(made) = &mut self.made else { unreachable!("a pass has memory") };
+        let dense = &self.dense[..count * snapshot.model().dense_count];
+        let pooled = &self.pooled[..count * snapshot.pooled_width()];
+        snapshot.network().forward(&mut made.workspace, snapshot.parameters(), count, dense, pooled);
+        logits.extend_from_slice(made.workspace.logits(count));
+    }
+}
+
+fn check(snapshot: &Snapshot, request: &Request) -> Result<(), RequestError> {
+    assert!(request.is_finished(), "a request is finished before it is scored");
+    match request.inputs() {
+        Some(inputs) if inputs.same_as(snapshot.inputs()) => Ok(()),
+        inputs => Err(RequestError::OtherInputs {
+            found: inputs.map_or_else(String::new, |inputs| inputs.fingerprint().to_owned()),
+            wanted: snapshot.inputs().fingerprint().to_owned(),
+        }),
+    }
+}
+
+/// The bags of some samples.
+fn slice<'a>(bags: &FeatureBags<'a>, samples: &Range<usize>) -> FeatureBags<'a> {
+    let offsets = &bags.offsets[samples.start..=samples.end];
+    let rows = offsets[0] as usize..offsets[samples.len()] as usize;
+    let weights = if bags.weights.is_empty() { &[][..] } else { &bags.weights[rows.clone()] };
+    FeatureBags { offsets, rows: &bags.rows[rows], weights }
+}
+
+/// The probability of a logit, as the metrics have it.
+fn probability(logit: f32) -> f32 {
+    let logit = f64::from(logit);
+    let small = (-logit.abs()).exp();
+    let larger = 1.0 / (1.0 + small);
+    (if logit >= 0.0 { larger } else { small * larger }) as f32
+}

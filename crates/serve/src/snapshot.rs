@@ -1,0 +1,209 @@
+//! A model that can be asked: tables, dense weights and transforms of one checkpoint, immutable.
+//!
+//! Everything is read and checked before a snapshot exists: every byte against its checksum, the transforms
+//! against the fingerprint that training noted. So a snapshot that is there can be served, and one that cannot
+//! be opened leaves the present one in service.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use campanile_data::Transforms;
+use campanile_kernels::Isa;
+use campanile_model::Network;
+use campanile_spec::{ModelSpec, Precision, config::Job};
+use campanile_tables::checkpoint::{Checkpoint, DenseKind, DenseLayout, Manifest, TensorEntry};
+use serde::Serialize;
+
+use crate::{Inputs, RowStorage, SnapshotError, rows::ServedTable};
+
+/// The transforms beside the files of a published snapshot.
+pub const TRANSFORMS_FILE: &str = "transforms.bin";
+
+/// How a snapshot is held.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How rows are stored.
+    pub rows: RowStorage,
+    /// The arithmetic of the dense network; without it, that of the training.
+    pub precision: Option<Precision>,
+    /// The instructions to use.
+    pub isa: Isa,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { rows: RowStorage::default(), precision: None, isa: Isa::detect() }
+    }
+}
+
+/// Which model this is, and from when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Version {
+    /// The model's name.
+    pub model: String,
+    /// Its number in the registry; for a bare checkpoint, the step.
+    pub number: u64,
+    /// Steps that were trained.
+    pub step: u64,
+    /// A hash of all that changed the training's results.
+    pub run_hash: String,
+    /// The fingerprint of the transforms.
+    pub transforms: String,
+    /// The time of the newest sample that was trained on, in the unit of the data, if training noted it.
+    pub data_time: Option<i64>,
+}
+
+/// A model that can be asked; share it in an `Arc`.
+#[derive(Debug)]
+pub struct Snapshot {
+    version: Version,
+    job: Job,
+    inputs: Arc<Inputs>,
+    tables: Vec<ServedTable>,
+    network: Network,
+    parameters: Vec<f32>,
+    pooled_offsets: Vec<usize>,
+}
+
+impl Snapshot {
+    /// Reads the checkpoint at `path` and checks every byte of it.
+    ///
+    /// # Errors
+    /// When a file is missing, damaged or does not fit; the message names it.
+    pub fn open(path: &Path, model: &str, options: &Options) -> Result<Snapshot, SnapshotError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let manifest = checkpoint.manifest();
+        let job: Job = serde_json::from_value(manifest.job.clone()).map_err(|error| SnapshotError::Job {
+            path: path.join("manifest.json"),
+            problem: error.to_string(),
+        })?;
+        let mut spec = job.run.model.clone();
+        spec.precision = options.precision.unwrap_or(spec.precision);
+        let transforms = transforms_of(path, &job, manifest)?;
+        check_columns(path, &transforms, &spec)?;
+        let mut network = Network::new(&spec, options.isa)?;
+        let parameters = checkpoint.dense_values(&dense_layout(&network))?;
+        network.prepare(&parameters);
+        let tables = spec.tables.iter().map(|table| ServedTable::load(&checkpoint, table, options.rows));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let inputs = Arc::new(Inputs::new(transforms, &spec));
+        let version = Version {
+            model: model.to_owned(),
+            number: manifest.step,
+            step: manifest.step,
+            run_hash: manifest.run_hash.clone(),
+            transforms: inputs.fingerprint().to_owned(),
+            data_time: manifest.extra["data_time"].as_i64(),
+        };
+        let mut job = job;
+        job.run.model = spec;
+        let pooled_offsets = job.run.model.pooled_offsets();
+        Ok(Snapshot { version, job, inputs, tables, network, parameters, pooled_offsets })
+    }
+
+    /// The same snapshot under its number in a registry.
+    #[must_use]
+    pub fn with_number(mut self, number: u64) -> Snapshot {
+        self.version.number = number;
+        self
+    }
+
+    /// Which model this is, and from when.
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// The job that trained it.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// The model; its precision is the one that is served.
+    pub fn model(&self) -> &ModelSpec {
+        &self.job.run.model
+    }
+
+    /// What it takes; a [`crate::Request`] is begun with it.
+    pub fn inputs(&self) -> &Arc<Inputs> {
+        &self.inputs
+    }
+
+    /// The names of the tasks, in the order of the scores.
+    pub fn tasks(&self) -> impl Iterator<Item = &str> {
+        self.model().tasks.iter().map(|task| task.name.as_str())
+    }
+
+    /// Bytes of rows and dense weights.
+    pub fn bytes(&self) -> u64 {
+        self.tables.iter().map(ServedTable::bytes).sum::<u64>() + (self.parameters.len() * 4) as u64
+    }
+
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub(crate) fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+
+    /// The table of a feature and where the feature's vector starts among the pooled ones.
+    pub(crate) fn feature(&self, feature: usize) -> (&ServedTable, usize) {
+        let table = self.model().features[feature].table;
+        (&self.tables[table.0 as usize], self.pooled_offsets[feature])
+    }
+
+    /// Floats of all pooled vectors of a sample.
+    pub(crate) fn pooled_width(&self) -> usize {
+        self.pooled_offsets[self.pooled_offsets.len() - 1]
+    }
+}
+
+/// The transforms of a checkpoint: beside its files when it was published, beside the checkpoints where it was
+/// written, or from the job alone when nothing had to be measured.
+fn transforms_of(path: &Path, job: &Job, manifest: &Manifest) -> Result<Transforms, SnapshotError> {
+    let wanted = manifest.extra["transforms"].as_str();
+    let own = path.join(TRANSFORMS_FILE);
+    let beside: Option<PathBuf> =
+        wanted.and_then(|fingerprint| Some(path.parent()?.join(Transforms::file_name(fingerprint))));
+    let found = [Some(own.clone()), beside].into_iter().flatten().find(|file| file.exists());
+    let (transforms, from) = match found {
+        Some(file) => (Transforms::load(&file)?, file),
+        None => match Transforms::unmeasured_of(&job.run.data)? {
+            Some(transforms) => (transforms, path.join("manifest.json")),
+            None => return Err(SnapshotError::NoTransforms { path: path.to_owned(), wanted: own }),
+        },
+    };
+    let found = transforms.fingerprint();
+    match wanted {
+        Some(wanted) if wanted != found => {
+            Err(SnapshotError::OtherTransforms { path: from, found, wanted: wanted.to_owned() })
+        }
+        _ => Ok(transforms),
+    }
+}
+
+fn check_columns(path: &Path, transforms: &Transforms, model: &ModelSpec) -> Result<(), SnapshotError> {
+    let column = |place: usize| {
+        if place < transforms.sparse_count() { transforms.sparse_name(place) } else { "(none)" }
+    };
+    let feature = |place: usize| model.features.get(place).map_or("(none)", |feature| feature.name.as_str());
+    let count = transforms.sparse_count().max(model.features.len());
+    match (0..count).find(|&place| column(place) != feature(place)) {
+        None => Ok(()),
+        Some(place) => Err(SnapshotError::Columns {
+            path: path.to_owned(),
+            column: column(place).to_owned(),
+            feature: feature(place).to_owned(),
+        }),
+    }
+}
+
+fn dense_layout(network: &Network) -> DenseLayout {
+    let entry = |parameter: &campanile_model::Parameter| TensorEntry {
+        name: parameter.name.clone(),
+        shape: parameter.shape.clone(),
+    };
+    DenseLayout { kind: DenseKind::Weights, tensors: network.parameters().iter().map(entry).collect() }
+}

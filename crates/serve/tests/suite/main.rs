@@ -1,0 +1,4 @@
+//! What the serving room promises, tried on models that were really trained.
+
+mod offline;
+mod trained;

@@ -1,0 +1,95 @@
+//! Served scores have the bits of the offline evaluation of the same checkpoint, whatever shares a call.
+
+use campanile_comm::threads;
+use campanile_data::Raw;
+use campanile_kernels::Isa;
+use campanile_serve::{Options, Request, Scorer, Scores, Side, Snapshot};
+use campanile_spec::Batch;
+use campanile_tables::checkpoint::{Checkpoint, Load};
+use campanile_train::{TrainError, loader::LocalBatch, rank::RankState, resume};
+
+use crate::trained::{Trained, fill};
+
+/// The logits of the training's own forward pass, `[sample][task]`.
+fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
+    let found = Checkpoint::open(&trained.checkpoint).unwrap();
+    let logits = threads::run(1, |comm| -> Result<Vec<f32>, TrainError> {
+        let mut state = RankState::new(&trained.job.run, 0, 1, Isa::detect())?;
+        resume::load(&found, &mut state, 0, 1, Load::Rows)?;
+        state.network.prepare(&state.parameters);
+        let mut logits = Vec::new();
+        let size = trained.job.run.batch_size;
+        for start in (0..batch.sample_count).step_by(size) {
+            let samples = batch.slice(start..batch.sample_count.min(start + size));
+            let global_count = samples.sample_count;
+            state.predict(comm, &LocalBatch { samples, global_count, first: 0 })?;
+            logits.extend_from_slice(state.logits());
+        }
+        Ok(logits)
+    });
+    logits.unwrap().remove(0)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn scores_have_the_bits_of_the_evaluation_however_requests_are_cut() {
+    for example in ["tiny", "dcn", "multi_task", "low_precision"] {
+        let trained = Trained::example(example);
+        let snapshot = Snapshot::open(&trained.checkpoint, example, &Options::default()).unwrap();
+        let batch = trained.samples(300);
+        let wanted = offline(&trained, &batch);
+        let tasks = snapshot.tasks().count();
+        let mut scorer = Scorer::new();
+        let mut scores = Scores::default();
+        for cut in [1, 7, 128, 129, 300] {
+            let mut requests = Vec::new();
+            for start in (0..300).step_by(cut) {
+                let mut request = Request::new();
+                fill(&mut request, &snapshot, &batch.slice(start..300.min(start + cut)));
+                requests.push(request);
+            }
+            let together: Vec<&Request> = requests.iter().collect();
+            scorer.score(&snapshot, &together, &mut scores).unwrap();
+            assert_eq!(bits(&scores.logits), bits(&wanted), "{example}, cut {cut}, together");
+            let mut alone = Vec::new();
+            for request in &requests {
+                scorer.score(&snapshot, &[request], &mut scores).unwrap();
+                alone.extend_from_slice(&scores.logits);
+            }
+            assert_eq!(bits(&alone), bits(&wanted), "{example}, cut {cut}, alone");
+        }
+        assert_eq!(wanted.len(), 300 * tasks);
+    }
+}
+
+#[test]
+fn what_is_given_once_is_as_if_given_for_each() {
+    let trained = Trained::example("tiny");
+    let snapshot = Snapshot::open(&trained.checkpoint, "tiny", &Options::default()).unwrap();
+    let inputs = snapshot.inputs();
+    let count = 150;
+    let candidates: Vec<u32> = (0..count as u32).map(|n| n % 10).collect();
+    let (mut once, mut each) = (Request::new(), Request::new());
+    for (request, side) in [(&mut once, Side::Once), (&mut each, Side::Each)] {
+        let times = if side == Side::Once { 1 } else { count };
+        request.begin(inputs, count).unwrap();
+        for column in 0..inputs.dense_count() {
+            request.raw_dense(column, side, vec![Raw::Float(0.25); times]).unwrap();
+        }
+        request.raw_ids(0, side, &vec![1; times], vec![Raw::Int(7); times]).unwrap();
+        let ids: Vec<Raw<'_>> = (0..times * 2).map(|n| Raw::Int([3, 5][n % 2])).collect();
+        request.raw_ids(1, side, &vec![2; times], ids).unwrap();
+        request.rows(2, Side::Each, &vec![1; count], &candidates).unwrap();
+        request.raw_ids(3, side, &vec![1; times], vec![Raw::Text(b"2"); times]).unwrap();
+        request.finish().unwrap();
+    }
+    let (mut scorer, mut one, mut other) = (Scorer::new(), Scores::default(), Scores::default());
+    scorer.score(&snapshot, &[&once], &mut one).unwrap();
+    scorer.score(&snapshot, &[&each], &mut other).unwrap();
+    assert_eq!(bits(&one.logits), bits(&other.logits));
+    let first = one.samples(0..1).1[0];
+    assert!(one.probabilities.chunks(one.task_count).any(|sample| sample[0] != first), "candidates differ");
+}

@@ -1,0 +1,87 @@
+//! Small models that were really trained, for the tests of this room.
+#![allow(dead_code)] // Each test binary takes what it needs.
+
+use std::path::{Path, PathBuf};
+
+use campanile_data::{Dataset, PrepOptions, Prepared, prepare};
+use campanile_serve::{Request, Side, Snapshot};
+use campanile_spec::{Batch, config::Job};
+use campanile_train::{
+    observe::{Event, Observer},
+    ranks::Ranks,
+    run::train,
+};
+use tempfile::TempDir;
+
+/// A job that was trained, with all it left behind.
+pub struct Trained {
+    /// The job.
+    pub job: Job,
+    /// Its data.
+    pub prepared: Prepared,
+    /// The last checkpoint.
+    pub checkpoint: PathBuf,
+    /// Keeps the files until the test ends.
+    pub folder: TempDir,
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn observe(&mut self, _: &Event<'_>) {}
+}
+
+impl Trained {
+    /// A job of `examples/`, trained for a few steps.
+    pub fn example(name: &str) -> Trained {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/{name}.toml"));
+        let mut job = Job::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        job.run.steps_max = 12;
+        Trained::job(job)
+    }
+
+    /// A job, trained in a folder of its own.
+    pub fn job(mut job: Job) -> Trained {
+        let folder = TempDir::new().unwrap();
+        job.process.output_dir = folder.path().join("out");
+        std::fs::create_dir_all(&job.process.output_dir).unwrap();
+        job.process.cache_dir = folder.path().join("cache");
+        job.process.threads = 1;
+        let options = PrepOptions::new(&job.process.cache_dir, job.run.seed);
+        let prepared = prepare(&job.run.data, &job.process.data, &options, &mut |_| ()).unwrap();
+        let summary = train(&job, &prepared, Ranks::Threads(1), &mut Silent).unwrap();
+        Trained { job, prepared, checkpoint: summary.checkpoint, folder }
+    }
+
+    /// The first samples of the training split.
+    pub fn samples(&self, count: u64) -> Batch {
+        read(&self.prepared.train, count)
+    }
+}
+
+/// The first samples of a split.
+pub fn read(dataset: &Dataset, count: u64) -> Batch {
+    let mut batch = Batch::default();
+    dataset.reader().unwrap().read(0, 0..count, &mut batch).unwrap();
+    batch
+}
+
+/// Fills a request with prepared samples.
+pub fn fill(request: &mut Request, snapshot: &Snapshot, batch: &Batch) {
+    let inputs = snapshot.inputs();
+    request.begin(inputs, batch.sample_count).unwrap();
+    let width = inputs.dense_count();
+    for column in 0..width {
+        let values: Vec<f32> = batch.dense.iter().skip(column).step_by(width).copied().collect();
+        request.dense(column, Side::Each, &values).unwrap();
+    }
+    for feature in 0..inputs.feature_count() {
+        let bags = batch.bags.feature(feature);
+        let lengths: Vec<u32> = bags.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        request.rows(feature, Side::Each, &lengths, bags.rows).unwrap();
+        if !bags.weights.is_empty() {
+            request.weights(feature, bags.weights).unwrap();
+        }
+    }
+    request.finish().unwrap();
+}
