@@ -21,6 +21,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+/// Elements whose squares are summed before such sums are added.
+pub(crate) const SQUARES_BLOCK: usize = 32;
+
 /// A vector of `f32`.
 ///
 /// # Safety
@@ -53,9 +56,24 @@ pub(crate) trait Lanes: Copy {
     unsafe fn zero_where_within(self, limit: Self, other: Self) -> Self;
     /// [`random::element_bits`] of the elements from `element` on.
     unsafe fn element_bits(key: u64, element: usize) -> Self::Bits;
-    /// The sum of the squares of `count` values: element `i` is added to partial sum `i` modulo 16, in rising
-    /// order, and the sixteen are folded in halves: 8, 4, 2, 1.
-    unsafe fn sum_of_squares(values: *const f32, count: usize) -> f32;
+    /// The sum of the squares of at most [`SQUARES_BLOCK`] values: element `i` is added to partial sum `i` modulo
+    /// 16, in rising order, and the sixteen are folded in halves: 8, 4, 2, 1.
+    unsafe fn block_of_squares(values: *const f32, count: usize) -> f32;
+    /// The sum of the squares of `count` values, in blocks of [`SQUARES_BLOCK`] that are added in their order, so
+    /// that a row cut at blocks can have its parts summed apart.
+    #[inline(always)]
+    unsafe fn sum_of_squares(values: *const f32, count: usize) -> f32 {
+        // SAFETY: the blocks end at `count`; the rest is handed on to the caller.
+        unsafe {
+            let mut sum = Self::block_of_squares(values, count.min(SQUARES_BLOCK));
+            let mut at = SQUARES_BLOCK;
+            while at < count {
+                sum += Self::block_of_squares(values.add(at), (count - at).min(SQUARES_BLOCK));
+                at += SQUARES_BLOCK;
+            }
+            sum
+        }
+    }
     /// Runs a kernel of this level in a function of its own: what is rare, or shared by many kernels, is then
     /// compiled once.
     unsafe fn apart<K: Kernel>(kernel: K) -> K::Output;
@@ -223,7 +241,7 @@ impl Lanes for f32 {
         random::element_bits(key, element)
     }
     #[inline(always)]
-    unsafe fn sum_of_squares(values: *const f32, count: usize) -> f32 {
+    unsafe fn block_of_squares(values: *const f32, count: usize) -> f32 {
         let mut partial = [0.0; 16];
         for at in 0..count {
             // SAFETY: the caller has `count` values.

@@ -4,6 +4,7 @@
 //! scalar twin that *is* its specification; other levels return the twin's bits, or say by how much they may
 //! differ.
 
+pub mod codec;
 pub mod half;
 pub mod isa;
 mod lanes;

@@ -50,6 +50,12 @@ pub const fn element_bits(key: u64, element: usize) -> u32 {
     (bits ^ (bits >> 16)) ^ (key >> 32) as u32
 }
 
+/// The key that gives a row's element `first + e` as its element `e`: for a part of a row.
+pub const fn from_element(key: u64, first: usize) -> u64 {
+    let counter = (key as u32).wrapping_add((first as u32).wrapping_mul(SPREAD_32));
+    (key & !(u32::MAX as u64)) | counter as u64
+}
+
 /// Fills `row` with uniform values in `[-bound, bound)`, 2^24 different ones.
 pub fn fill_uniform(row: &mut [f32], key: u64, bound: f32) {
     let scale = bound * (1.0 / (1 << 23) as f32);

@@ -18,7 +18,10 @@
 //! (seed, table, row, step, element).
 #![allow(unsafe_code)]
 
+mod merged;
 mod rule;
+
+pub use merged::{Merged, SQUARES_BLOCK};
 
 use std::ops::Range;
 
@@ -81,6 +84,11 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// Whether it needs a sum over the whole row.
+    pub fn is_rowwise(&self) -> bool {
+        matches!(self, Rule::RowwiseAdagrad { .. } | Rule::RowwiseAdam { .. })
+    }
+
     /// Floats of state per row of `dim` elements.
     pub fn state_floats(&self, dim: usize) -> usize {
         match self {
@@ -112,6 +120,8 @@ pub struct Step {
     pub table: u64,
     /// The number, in the whole table, of the first row of this part.
     pub first_row: u64,
+    /// The number, in the whole row, of the first column of this part.
+    pub first_column: usize,
 }
 
 /// The rows of a table's part, to be changed.
@@ -187,30 +197,19 @@ pub fn update<O: Occurrence>(
     );
     let state_floats = step.rule.state_floats(dim);
     assert_eq!(state.len(), row_count * state_floats, "the state of {row_count} rows of {dim}");
-    assert_eq!(gradients.len(), merge.block_count(), "gradient blocks and bag blocks");
-    for (block, gradient) in gradients.iter().enumerate() {
-        gradient.place.check(gradient.samples, dim, gradient.values.len());
-        assert!(merge.samples(block) <= gradient.samples, "block {block} lacks gradients");
-    }
+    sources(merge, gradients, dim, &mut scratch.sources);
     let frozen = matches!(step.rule, Rule::Ftrl { .. }) && step.learning_rate == 0.0;
     if frozen || merge.occurrences().is_empty() {
         return;
     }
-    scratch.sources.clear();
-    scratch.sources.extend(gradients.iter().map(|gradient| Source {
-        start: gradient.values.as_ptr().wrapping_add(gradient.place.offset).expose_provenance(),
-        stride: gradient.place.stride,
-    }));
     let scratch_floats = dim * group_rows(dim);
     scratch.gradient.resize(scratch_floats.max(scratch.gradient.len()), 0.0);
     let kernel = Update {
         state: state.as_mut_ptr(),
         state_floats,
         dim,
-        occurrences: merge.occurrences(),
         starts: merge.starts(),
-        sample_bits: merge.sample_bits(),
-        sources: &scratch.sources,
+        vectors: Vectors::new(merge, &scratch.sources),
         step: Rated::new(step),
         scratch: scratch.gradient.as_mut_ptr(),
     };
@@ -219,6 +218,20 @@ pub fn update<O: Occurrence>(
         RowsMut::F16(rows) => lanes::dispatch(isa, In::<F16, O> { rows: rows.as_mut_ptr().cast(), kernel }),
         RowsMut::Bf16(rows) => lanes::dispatch(isa, In::<Bf16, O> { rows: rows.as_mut_ptr().cast(), kernel }),
     }
+}
+
+/// Where the gradient vectors of every block start, checked to have all that the merge names.
+fn sources<O: Occurrence>(merge: &Merge<O>, gradients: &[Gradient<'_>], dim: usize, out: &mut Vec<Source>) {
+    assert_eq!(gradients.len(), merge.block_count(), "gradient blocks and bag blocks");
+    for (block, gradient) in gradients.iter().enumerate() {
+        gradient.place.check(gradient.samples, dim, gradient.values.len());
+        assert!(merge.samples(block) <= gradient.samples, "block {block} lacks gradients");
+    }
+    out.clear();
+    out.extend(gradients.iter().map(|gradient| Source {
+        start: gradient.values.as_ptr().wrapping_add(gradient.place.offset).expose_provenance(),
+        stride: gradient.place.stride,
+    }));
 }
 
 /// An element that can be written back.
@@ -265,13 +278,18 @@ struct Update<'a, O> {
     state: *mut f32,
     state_floats: usize,
     dim: usize,
-    occurrences: &'a [O],
     starts: &'a [u32],
-    sample_bits: u32,
-    sources: &'a [Source],
+    vectors: Vectors<'a, O>,
     step: Rated,
     /// A row for every one of a group.
     scratch: *mut f32,
+}
+
+/// The occurrences of a merge, and the gradient vectors that they name.
+struct Vectors<'a, O> {
+    occurrences: &'a [O],
+    sample_bits: u32,
+    sources: &'a [Source],
 }
 
 struct In<'a, E, O> {
@@ -301,7 +319,8 @@ impl<E: Stored, O: Occurrence> In<'_, E, O> {
     #[inline(always)]
     unsafe fn walk<V: Lanes>(&self, dim: usize) {
         let (rows, kernel) = (self.rows, &self.kernel);
-        let (occurrences, starts, state_floats) = (kernel.occurrences, kernel.starts, kernel.state_floats);
+        let (occurrences, starts, state_floats) =
+            (kernel.vectors.occurrences, kernel.starts, kernel.state_floats);
         let unique = starts.len() - 1;
         let row_lines = Lines::new(rows, dim * size_of::<E>());
         let state_lines = Lines::new(kernel.state, state_floats * 4);
@@ -316,7 +335,7 @@ impl<E: Stored, O: Occurrence> In<'_, E, O> {
         let distance = rows_ahead(dim * size_of::<E>()).min(unique);
         (0..distance).for_each(ask);
         for &occurrence in occurrences.iter().take(GRADIENTS_AHEAD) {
-            kernel.ask_gradient(occurrence, dim);
+            kernel.vectors.ask_gradient(occurrence, dim);
         }
         let together = group_rows(dim);
         let mut group = Group::new();
@@ -334,12 +353,14 @@ impl<E: Stored, O: Occurrence> In<'_, E, O> {
                     let row = row_of(segment);
                     let scratch = kernel.scratch.add((segment - first) * dim);
                     let positions = starts[segment] as usize..starts[segment + 1] as usize;
-                    let g = kernel.gradient::<V>(positions, scratch, dim);
+                    let may_stay = !kernel.step.prepares();
+                    let g = kernel.vectors.gradient::<V>(positions, (scratch, dim), may_stay);
                     let (w, state) = (rows.add(row * dim), kernel.state.add(row * state_floats));
                     if kernel.step.prepares() {
-                        V::apart(Prepare { step: &kernel.step, w, g: scratch, dim });
+                        V::apart(Prepare { step: &kernel.step, w, g: scratch, dim, squares: None });
                     }
-                    group.push(Row { w, g, state, key: if E::ROUNDS { kernel.step.key(row) } else { 0 } });
+                    let key = if E::ROUNDS { kernel.step.key(row) } else { 0 };
+                    group.push(Row { w, g, state, key, mean_of_squares: None });
                 }
                 V::apart(Apply { step: &kernel.step, rows: &group, dim });
             }
@@ -353,7 +374,11 @@ fn group_rows(dim: usize) -> usize {
     (1024 / dim).clamp(1, GROUP_ROWS)
 }
 
-impl<O: Occurrence> Update<'_, O> {
+impl<'a, O: Occurrence> Vectors<'a, O> {
+    fn new(merge: &'a Merge<O>, sources: &'a [Source]) -> Vectors<'a, O> {
+        Vectors { occurrences: merge.occurrences(), sample_bits: merge.sample_bits(), sources }
+    }
+
     #[inline(always)]
     fn address(&self, occurrence: O) -> *const f32 {
         let vector = u64::from(occurrence.vector());
@@ -367,25 +392,37 @@ impl<O: Occurrence> Update<'_, O> {
         Lines::unaligned(dim * 4).ask(self.address(occurrence));
     }
 
-    /// The merged gradient of the occurrences of one row: in `scratch`, or where it is if it occurs once and
-    /// needs no change.
+    /// The merged gradient of the occurrences of one row: in `scratch`, or, if it `may_stay` and occurs once,
+    /// where it is.
     ///
     /// # Safety
-    /// As [`Lanes`]; there must be an occurrence, and `scratch` must have `dim` floats.
+    /// As [`Vectors::add_up`].
     #[inline(always)]
     unsafe fn gradient<V: Lanes>(
         &self,
         positions: Range<usize>,
-        scratch: *mut f32,
-        dim: usize,
+        (scratch, dim): (*mut f32, usize),
+        may_stay: bool,
     ) -> *const f32 {
         let (start, end) = (positions.start, positions.end);
-        if O::PLAIN && end - start == 1 && !self.step.prepares() {
+        if O::PLAIN && end - start == 1 && may_stay {
             if let Some(&next) = self.occurrences.get(start + GRADIENTS_AHEAD) {
                 self.ask_gradient(next, dim);
             }
             return self.address(self.occurrences[start]);
         }
+        // SAFETY: handed on to the caller.
+        unsafe { self.add_up::<V>(positions, scratch, dim) }
+        scratch
+    }
+
+    /// Adds up the gradients of some occurrences, in their order.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; there must be an occurrence, and `out` must have `dim` floats.
+    #[inline(always)]
+    unsafe fn add_up<V: Lanes>(&self, positions: Range<usize>, out: *mut f32, dim: usize) {
+        let (start, end) = (positions.start, positions.end);
         for position in start + GRADIENTS_AHEAD..(end + GRADIENTS_AHEAD).min(self.occurrences.len()) {
             self.ask_gradient(self.occurrences[position], dim);
         }
@@ -394,29 +431,28 @@ impl<O: Occurrence> Update<'_, O> {
         // SAFETY: the blocks end at `dim`; the rest is handed on to the caller.
         unsafe {
             while column + 8 * V::COUNT <= dim {
-                self.block::<V, 8>(occurrences, column, scratch);
+                self.block::<V, 8>(occurrences, column, out);
                 column += 8 * V::COUNT;
             }
             while column + 2 * V::COUNT <= dim {
-                self.block::<V, 2>(occurrences, column, scratch);
+                self.block::<V, 2>(occurrences, column, out);
                 column += 2 * V::COUNT;
             }
             while column + V::COUNT <= dim {
-                self.block::<V, 1>(occurrences, column, scratch);
+                self.block::<V, 1>(occurrences, column, out);
                 column += V::COUNT;
             }
             while column < dim {
-                self.block::<f32, 1>(occurrences, column, scratch);
+                self.block::<f32, 1>(occurrences, column, out);
                 column += 1;
             }
         }
-        scratch
     }
 
     /// `N` vectors of columns, over all occurrences, with the sums in registers.
     ///
     /// # Safety
-    /// As [`Update::gradient`], and the block must end at the end of the scratch row or before.
+    /// As [`Vectors::add_up`], and the block must end at the end of the scratch row or before.
     #[inline(always)]
     unsafe fn block<V: Lanes, const N: usize>(&self, occurrences: &[O], column: usize, scratch: *mut f32) {
         // SAFETY: every vector is inside its block of gradients; the rest is handed on to the caller.

@@ -9,7 +9,7 @@
 //! - Where a value is used twice, its gradients are added in the reverse order of use.
 //! - Sums over samples are formed inside a grain, in sample order, then over grains along a binary tree.
 //! - Gradients of a row are added by feature, then sample, then place in the bag; then the row moves once.
-//! - Sums of squares of a row use `LANES` partial sums by element index, then a fixed tree.
+//! - Sums of squares of a row go by blocks of `SQUARES`, each over `LANES` partial sums and a fixed tree.
 //!
 //! Rows are `f32` (16-bit rows, whose rounding is random by design, are tested in `tables`), matrix products
 //! are `f32`, and first values are given by the caller: the random numbers are `kernels`' business.
@@ -23,8 +23,10 @@ use campanile_spec::{
     config::{DenseTraining, SparseTraining},
 };
 
-/// The blocks of a long sum of products, of a row's sum of squares, and of the whole gradient's norm.
+/// The blocks of a long sum of products, of a row's sum of squares (and its partial sums), and of the whole
+/// gradient's norm.
 const BLOCK: usize = 512;
+const SQUARES: usize = 32;
 const LANES: usize = 16;
 const NORM_BLOCK: usize = 4096;
 
@@ -575,14 +577,17 @@ fn add_products(start: f32, count: usize, pair: impl Fn(usize) -> (f32, f32)) ->
     (0..count).step_by(BLOCK).fold(start, |sum, first| sum + block(first))
 }
 
-/// Sum of squares in [`LANES`] partial sums by element index, then halves added to halves.
+/// Sum of squares: blocks of [`SQUARES`], in each [`LANES`] partial sums by element index, halves added to halves.
 fn sum_of_squares(values: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    values.iter().enumerate().for_each(|(i, v)| lanes[i % LANES] += v * v);
-    for half in [8, 4, 2, 1] {
-        (0..half).for_each(|i| lanes[i] += lanes[i + half]);
-    }
-    lanes[0]
+    let block = |values: &[f32]| {
+        let mut lanes = [0.0f32; LANES];
+        values.iter().enumerate().for_each(|(i, v)| lanes[i % LANES] += v * v);
+        for half in [8, 4, 2, 1] {
+            (0..half).for_each(|i| lanes[i] += lanes[i + half]);
+        }
+        lanes[0]
+    };
+    values.chunks(SQUARES).map(block).fold(0.0, |sum, block| sum + block)
 }
 
 /// The binary tree over grains: neighbours first.

@@ -200,7 +200,7 @@ impl Lanes for __m256 {
         }
     }
     #[inline(always)]
-    unsafe fn sum_of_squares(values: *const f32, count: usize) -> f32 {
+    unsafe fn block_of_squares(values: *const f32, count: usize) -> f32 {
         // SAFETY: see above; the caller has `count` values.
         unsafe {
             let (mut low, mut high) = (_mm256_setzero_ps(), _mm256_setzero_ps());

@@ -199,7 +199,7 @@ impl Lanes for __m512 {
         }
     }
     #[inline(always)]
-    unsafe fn sum_of_squares(values: *const f32, count: usize) -> f32 {
+    unsafe fn block_of_squares(values: *const f32, count: usize) -> f32 {
         // SAFETY: see above; the caller has `count` values.
         unsafe {
             let mut sixteen = _mm512_setzero_ps();

@@ -21,6 +21,7 @@ pub(super) struct Rated {
     /// Keys the rounding of all rows.
     key: u64,
     first_row: u64,
+    first_column: usize,
 }
 
 impl Rated {
@@ -41,13 +42,14 @@ impl Rated {
             norm_max: step.norm_max,
             key: random::step_key(step.seed, step.table, step.step),
             first_row: step.first_row,
+            first_column: step.first_column,
         }
     }
 
     /// The key of a row's rounding; rows are counted from the first of the table's part.
     #[inline(always)]
     pub(super) fn key(&self, row: usize) -> u64 {
-        random::row_key(self.key, self.first_row + row as u64)
+        random::from_element(random::row_key(self.key, self.first_row + row as u64), self.first_column)
     }
 
     /// Whether a gradient must be changed before the rule sees it.
@@ -64,6 +66,8 @@ pub(super) struct Prepare<'a, E> {
     pub(super) w: *const E,
     pub(super) g: *mut f32,
     pub(super) dim: usize,
+    /// The sum of the squares of the whole row's gradient, where only a part of the row is here.
+    pub(super) squares: Option<f32>,
 }
 
 impl<E: Stored> Kernel for Prepare<'_, E> {
@@ -71,11 +75,11 @@ impl<E: Stored> Kernel for Prepare<'_, E> {
 
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let Prepare { step: &Rated { norm_max, l2, .. }, w, g, dim } = self;
+        let Prepare { step: &Rated { norm_max, l2, .. }, w, g, dim, squares } = self;
         // SAFETY: handed on to the caller.
         unsafe {
             if norm_max > 0.0 {
-                let norm = V::sum_of_squares(g, dim).sqrt();
+                let norm = squares.unwrap_or_else(|| V::sum_of_squares(g, dim)).sqrt();
                 if norm > norm_max {
                     each_column::<V>(dim, &Scale { g, factor: norm_max / norm });
                 }
@@ -117,14 +121,14 @@ impl<E: Stored> Kernel for Apply<'_, E> {
                 },
                 Rule::Adagrad { epsilon } => {
                     for row in rows.all() {
-                        let Row { w, g, state: s, key } = *row;
+                        let Row { w, g, state: s, key, .. } = *row;
                         each_column::<V>(dim, &Adagrad { w, key, g, s, lr: step.learning_rate, epsilon });
                     }
                 }
                 Rule::Adam { beta1, beta2, epsilon } => {
                     let (rate, correction) = (step.rate, step.correction);
                     for row in rows.all() {
-                        let Row { w, g, state: m, key } = *row;
+                        let Row { w, g, state: m, key, .. } = *row;
                         let moments = Moments { g, m, v: m.add(dim), beta1, beta2 };
                         each_column::<V>(dim, &Adam { w, key, moments, rate, correction, epsilon });
                     }
@@ -135,13 +139,13 @@ impl<E: Stored> Kernel for Apply<'_, E> {
                         (v, step.rate / ((v / step.correction).sqrt() + epsilon))
                     });
                     for (row, factor) in rows.all().iter().zip(factors) {
-                        let Row { w, g, state: m, key } = *row;
+                        let Row { w, g, state: m, key, .. } = *row;
                         each_column::<V>(dim, &RowwiseAdam { w, key, g, m, beta1, factor });
                     }
                 }
                 Rule::Ftrl { beta, l1, l2 } => {
                     for row in rows.all() {
-                        let Row { w, g, state: z, key } = *row;
+                        let Row { w, g, state: z, key, .. } = *row;
                         let (n, lr) = (z.add(dim), step.learning_rate);
                         each_column::<V>(dim, &Ftrl { w, key, g, z, n, lr, beta, l1, l2 });
                     }
@@ -188,6 +192,8 @@ pub(super) struct Row<E> {
     pub(super) state: *mut f32,
     /// Of its rounding.
     pub(super) key: u64,
+    /// The mean of the squares of the whole row's gradient, where only a part of the row is here.
+    pub(super) mean_of_squares: Option<f32>,
 }
 
 /// Some rows that move together.
@@ -198,7 +204,7 @@ pub(super) struct Group<E> {
 
 impl<E: Copy> Group<E> {
     pub(super) fn new() -> Group<E> {
-        let nothing = Row { w: null_mut(), g: null(), state: null_mut(), key: 0 };
+        let nothing = Row { w: null_mut(), g: null(), state: null_mut(), key: 0, mean_of_squares: None };
         Group { rows: [nothing; GROUP_ROWS], count: 0 }
     }
 
@@ -234,7 +240,10 @@ impl<E: Copy> Group<E> {
         unsafe {
             for (row, (state, mean)) in self.all().iter().zip(state.iter_mut().zip(&mut factors)) {
                 *state = row.state.add(place).read();
-                *mean = V::sum_of_squares(row.g, dim) / dim as f32;
+                *mean = match row.mean_of_squares {
+                    None => V::sum_of_squares(row.g, dim) / dim as f32,
+                    Some(mean) => mean,
+                };
             }
             for (state, factor) in state.iter_mut().zip(&mut factors) {
                 (*state, *factor) = rule(*state, *factor);

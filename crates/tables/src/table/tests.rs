@@ -147,12 +147,15 @@ fn update_model(model: &mut Model, table: &Table, bags: &Bags, gradient: &[f32],
 }
 
 fn sum_of_squares(values: &[f32]) -> f32 {
-    let mut partial = [0.0; 16];
-    values.iter().enumerate().for_each(|(at, value)| partial[at % 16] += value * value);
-    for half in [8, 4, 2, 1] {
-        (0..half).for_each(|lane| partial[lane] += partial[lane + half]);
-    }
-    partial[0]
+    let block = |values: &[f32]| {
+        let mut partial = [0.0f32; 16];
+        values.iter().enumerate().for_each(|(at, value)| partial[at % 16] += value * value);
+        for half in [8, 4, 2, 1] {
+            (0..half).for_each(|lane| partial[lane] += partial[lane + half]);
+        }
+        partial[0]
+    };
+    values.chunks(32).map(block).fold(0.0, |sum, block| sum + block)
 }
 
 fn move_line(line: &mut Line, g: &[f32], optimizer: &SparseOptimizer, step: &UpdateStep) {
