@@ -288,6 +288,24 @@ impl Lines {
     }
 }
 
+/// Copies rows of `width` bytes to `out`, one after the other, asking for the next ones while it does.
+///
+/// # Panics
+/// If a row is beyond `all`, or `out` is too small.
+pub fn copy_rows(all: &[u8], rows: impl Iterator<Item = usize> + Clone, out: &mut [u8], width: usize) {
+    let lines = Lines::new(all.as_ptr(), width);
+    let distance = rows_ahead(width);
+    let ask = |row: usize| lines.ask(all.as_ptr().wrapping_add(row * width));
+    rows.clone().take(distance).for_each(ask);
+    let mut ahead = rows.clone().skip(distance);
+    for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
+        if let Some(next) = ahead.next() {
+            ask(next);
+        }
+        out.copy_from_slice(&all[row * width..][..width]);
+    }
+}
+
 struct Lookup<'a> {
     dim: usize,
     first_row: u32,

@@ -42,7 +42,7 @@ mod write;
 pub use directory::{clean, discard, latest, list, prepare, prune, publish};
 pub use error::CheckpointError;
 pub use layout::{FILE_PIECES, PIECE_BYTES_MAX, StateColumn, TableLayout};
-pub use manifest::{FORMAT_VERSION, FileEntry, FilePart, Manifest, TensorEntry, Written};
+pub use manifest::{ColumnPart, FORMAT_VERSION, FileEntry, FilePart, Manifest, TensorEntry, Written};
 pub use read::{Checkpoint, Load};
 pub use summary::{Summary, TableSummary, describe};
 pub use sweep::{Limits, Progress, Sweep};

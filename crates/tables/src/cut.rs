@@ -37,6 +37,9 @@ pub trait RowStore {
     /// The rows held here.
     fn held(&self) -> Range<u64>;
 
+    /// The columns held here.
+    fn columns(&self) -> Range<usize>;
+
     /// Copies rows and their state as they are now; `bytes` and `state` have the length of `rows`.
     fn copy_rows(&self, rows: Range<u64>, bytes: &mut [u8], state: &mut [f32]);
 
@@ -49,7 +52,7 @@ pub trait RowStore {
     /// Begins a cut at the table's present state; one that was under way is dropped.
     fn begin_cut(&mut self) {
         let held = self.held();
-        let cut = Cut::begin(&self.layout(), held.end - held.start);
+        let cut = Cut::begin(&self.layout(), held.end - held.start, &self.columns());
         *self.cut() = Some(cut);
     }
 
@@ -110,13 +113,14 @@ struct Place {
 }
 
 impl Cut {
-    /// A cut of `row_count` rows as they are now.
-    pub fn begin(layout: &TableLayout, row_count: u64) -> Cut {
+    /// A cut of some columns of `row_count` rows as they are now. Pieces have as many rows as if all columns were
+    /// here, so that those who hold the other columns take the same pieces.
+    pub fn begin(layout: &TableLayout, row_count: u64, columns: &Range<usize>) -> Cut {
         let piece_rows = layout.piece_rows();
         Cut {
             row_count,
-            row_bytes: layout.row_bytes(),
-            state_floats: layout.state_floats(),
+            row_bytes: columns.len() * layout.format.element_bytes(),
+            state_floats: layout.state_floats_of(columns),
             piece_rows,
             piece_next: 0,
             kept: vec![0; row_count.div_ceil(64) as usize],

@@ -10,5 +10,5 @@ pub mod table;
 pub use checkpoint::CheckpointError;
 pub use cut::Cut;
 pub use error::TableError;
-pub use memory::{memory_available, memory_needed};
+pub use memory::{memory_available, memory_needed, memory_of_rows};
 pub use table::{GradientBlock, Table, UpdateReport, UpdateScratch, UpdateStep};

@@ -1,16 +1,19 @@
 //! How much memory tables take, and how much there is.
 
-use campanile_spec::{model::TableSpec, optimizer::SparseOptimizer};
+use campanile_spec::{
+    model::{RowFormat, TableSpec},
+    optimizer::SparseOptimizer,
+};
 
 /// Bytes of a table's rows and their optimizer state.
 pub fn memory_needed(spec: &TableSpec, optimizer: &SparseOptimizer) -> u64 {
-    memory_of_rows(spec, optimizer, spec.row_count)
+    memory_of_rows(spec.format, spec.dim, optimizer, spec.row_count)
 }
 
-/// The same for some of its rows.
-pub(crate) fn memory_of_rows(spec: &TableSpec, optimizer: &SparseOptimizer, row_count: u64) -> u64 {
-    let row = spec.dim as u64 * spec.format.element_bytes() as u64;
-    let state = optimizer.state_floats(spec.dim) as u64 * 4;
+/// The same for `row_count` rows of `dim` columns.
+pub fn memory_of_rows(format: RowFormat, dim: usize, optimizer: &SparseOptimizer, row_count: u64) -> u64 {
+    let row = dim as u64 * format.element_bytes() as u64;
+    let state = optimizer.state_floats(dim) as u64 * 4;
     row_count.saturating_mul(row.saturating_add(state))
 }
 
@@ -45,7 +48,7 @@ fn left_in_control_group() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use campanile_spec::model::{RowFormat, RowInit};
+    use campanile_spec::model::RowInit;
 
     #[test]
     fn rows_and_state_are_counted() {

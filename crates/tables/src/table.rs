@@ -1,8 +1,8 @@
 //! One rank's part of a table: rows, their optimizer state, lookup and update.
 //!
 //! State and rows lie in one slab, each row after row, so that a checkpoint writes slices as they are, a lookup
-//! never drags state through the cache, and even the state of a small table is in huge pages. A part is a contiguous range of rows; all row numbers that come in or
-//! go out are those of the whole table.
+//! never drags state through the cache, and even the state of a small table is in huge pages. A part is a range of
+//! rows and of columns; all row numbers that come in or go out are those of the whole table.
 //!
 //! Invariant: what a row holds depends on (seed, table name, row) and on the updates it took, never on which
 //! part it lies in, on the number of blocks its gradients came in, or on the processor.
@@ -16,7 +16,7 @@ use campanile_kernels::{
     Isa,
     merge::{Merge, Occurrence, Plain, Weighted, Weighting},
     pool::{self, Place, Pool, RowOutside, Rows},
-    update::{self, Gradient, RowsMut, Rule},
+    update::{self, Gradient, Merged, RowsMut, Rule},
 };
 use campanile_spec::{
     batch::FeatureBags,
@@ -35,7 +35,7 @@ use crate::{
 /// Rows start at a page, and so at the head of a cache line.
 const ROWS_ALIGNMENT: u64 = 4096;
 
-/// One table, or a contiguous range of its rows.
+/// One table, or a range of its rows and columns.
 #[derive(Debug)]
 pub struct Table {
     /// Rows as they were at the moment of a checkpoint that is still being written.
@@ -43,6 +43,7 @@ pub struct Table {
     spec: TableSpec,
     key: u64,
     rows: Range<u64>,
+    columns: Range<usize>,
     optimizer: SparseOptimizer,
     isa: Isa,
     /// State first, then rows from `rows_start` on.
@@ -64,6 +65,12 @@ pub struct GradientBlock<'a> {
     pub stride: usize,
     /// Where the feature's vector starts in a sample's gradient.
     pub offset: usize,
+}
+
+impl GradientBlock<'_> {
+    fn samples(&self) -> usize {
+        self.bags.offsets.len() - 1
+    }
 }
 
 /// What is the same for all rows of one update.
@@ -96,6 +103,19 @@ pub struct UpdateScratch {
     plain: Merge<Plain>,
     weighted: Merge<Weighted>,
     kernel: update::Scratch,
+    last_weighted: bool,
+}
+
+impl UpdateScratch {
+    /// Appends the rows that the last [`Table::update`] moved, rising, in the numbering of the whole table.
+    pub fn touched(&self, table: &Table, out: &mut Vec<u32>) {
+        let first = table.first_row();
+        if self.last_weighted {
+            out.extend(self.weighted.unique_rows().map(|row| first + row));
+        } else {
+            out.extend(self.plain.unique_rows().map(|row| first + row));
+        }
+    }
 }
 
 impl Table {
@@ -109,27 +129,42 @@ impl Table {
         optimizer: &SparseOptimizer,
         seed: u64,
     ) -> Result<Table, TableError> {
-        let mut table = Table::zeroed(spec, rows, optimizer)?;
+        Table::shard(spec, rows, 0..spec.dim, optimizer, seed)
+    }
+
+    /// Some rows and columns of a table, every row at its first value.
+    ///
+    /// # Errors
+    /// When the description is not possible or the memory is not there.
+    pub fn shard(
+        spec: &TableSpec,
+        rows: Range<u64>,
+        columns: Range<usize>,
+        optimizer: &SparseOptimizer,
+        seed: u64,
+    ) -> Result<Table, TableError> {
+        let mut table = Table::zeroed(spec, rows, columns, optimizer)?;
         table.fill_first_values(seed);
         Ok(table)
     }
 
-    /// The part `rows` of a table, all zeros: for a checkpoint that will fill it.
+    /// Some rows and columns of a table, all zeros: for a checkpoint that will fill them.
     ///
     /// # Errors
     /// When the description is not possible or the memory is not there.
     pub fn zeroed(
         spec: &TableSpec,
         rows: Range<u64>,
+        columns: Range<usize>,
         optimizer: &SparseOptimizer,
     ) -> Result<Table, TableError> {
-        check(spec, &rows)?;
-        let count = rows.end - rows.start;
-        let needed_bytes = memory_of_rows(spec, optimizer, count);
+        check(spec, &rows, &columns)?;
+        let (count, dim) = (rows.end - rows.start, columns.len());
+        let needed_bytes = memory_of_rows(spec.format, dim, optimizer, count);
         let out_of_memory = |available_bytes| TableError::Memory {
             table: spec.name.clone(),
             row_count: count,
-            dim: spec.dim,
+            dim,
             needed_bytes,
             available_bytes,
         };
@@ -137,7 +172,7 @@ impl Table {
         if let Some(available) = memory_available().filter(|available| *available < needed_bytes) {
             return Err(out_of_memory(available));
         }
-        let state_bytes = count * optimizer.state_floats(spec.dim) as u64 * 4;
+        let state_bytes = count * optimizer.state_floats(dim) as u64 * 4;
         let rows_start = state_bytes.next_multiple_of(ROWS_ALIGNMENT);
         let bytes = rows_start + (needed_bytes - state_bytes);
         let memory = usize::try_from(bytes).map_err(|_| OutOfMemory { bytes }).and_then(Slab::zeroed);
@@ -148,6 +183,7 @@ impl Table {
             spec: spec.clone(),
             key: spec.key(),
             rows,
+            columns,
             optimizer: *optimizer,
             isa: Isa::detect(),
             memory,
@@ -178,9 +214,46 @@ impl Table {
         self.rows.clone()
     }
 
+    /// The columns that this part holds.
+    pub fn columns(&self) -> Range<usize> {
+        self.columns.clone()
+    }
+
     /// Bytes of rows and state.
     pub fn memory_bytes(&self) -> u64 {
-        memory_of_rows(&self.spec, &self.optimizer, self.rows.end - self.rows.start)
+        let count = self.rows.end - self.rows.start;
+        memory_of_rows(self.spec.format, self.dim(), &self.optimizer, count)
+    }
+
+    /// Copies the stored bytes of some rows, one after the other.
+    ///
+    /// # Errors
+    /// When a row is not held here.
+    ///
+    /// # Panics
+    /// If `out` does not have the rows' length.
+    pub fn copy_out(&self, rows: &[u32], out: &mut [u8]) -> Result<(), TableError> {
+        let width = self.row_width();
+        assert_eq!(out.len(), rows.len() * width, "{} rows of {width} bytes", rows.len());
+        let (first, count) = (self.first_row(), self.row_count());
+        if let Some(row) = rows.iter().find(|row| row.wrapping_sub(first) as usize >= count) {
+            return Err(self.row_outside(RowOutside { row: *row }));
+        }
+        pool::copy_rows(self.all_row_bytes(), rows.iter().map(|row| (row - first) as usize), out, width);
+        Ok(())
+    }
+
+    /// Overwrites the stored bytes of some rows; their state stays.
+    ///
+    /// # Panics
+    /// If a row is not held here, or `bytes` does not have the rows' length.
+    pub fn copy_in(&mut self, rows: &[u32], bytes: &[u8]) {
+        let (width, first) = (self.row_width(), self.first_row());
+        assert_eq!(bytes.len(), rows.len() * width, "{} rows of {width} bytes", rows.len());
+        let all = self.state_and_rows_mut().1;
+        for (row, bytes) in rows.iter().zip(bytes.chunks_exact(width)) {
+            all[(row - first) as usize * width..][..width].copy_from_slice(bytes);
+        }
     }
 
     /// Pools every bag of a feature: sample `s` gets `out[s * stride + offset..][..dim]`.
@@ -209,7 +282,7 @@ impl Table {
             RowFormat::Bf16 => Rows::Bf16(cast_slice(self.all_row_bytes())),
         };
         let place = Place { stride, offset };
-        pool::pool(self.isa, (rows, self.spec.dim), self.first_row(), kernel_bags(bags), how, (out, place))
+        pool::pool(self.isa, (rows, self.dim()), self.first_row(), kernel_bags(bags), how, (out, place))
             .map_err(|outside| self.row_outside(outside))
     }
 
@@ -230,12 +303,53 @@ impl Table {
         scratch: &mut UpdateScratch,
     ) -> Result<UpdateReport, TableError> {
         let weighted = blocks.iter().any(|block| weighting(block) != Weighting::One);
-        let UpdateScratch { plain, weighted: with_weights, kernel } = scratch;
+        scratch.last_weighted = weighted;
+        let UpdateScratch { plain, weighted: with_weights, kernel, .. } = scratch;
         if weighted {
             self.update_merged(blocks, step, with_weights, kernel)
         } else {
             self.update_merged(blocks, step, plain, kernel)
         }
+    }
+
+    /// Whether an update needs sums over whole rows, of which this part holds only some columns: then
+    /// [`Table::merge`], [`Table::limit`] and [`Table::apply`] take the place of [`Table::update`].
+    pub fn needs_sums(&self, step: &UpdateStep) -> bool {
+        self.dim() < self.spec.dim && (step.row_norm_max > 0.0 || rule(&self.optimizer).is_rowwise())
+    }
+
+    /// The first turn of an update by columns: adds up every row's gradients and lays them out.
+    ///
+    /// # Errors
+    /// As [`Table::update`].
+    ///
+    /// # Panics
+    /// As [`Table::update`].
+    pub fn merge(
+        &mut self,
+        blocks: &[GradientBlock<'_>],
+        scratch: &mut UpdateScratch,
+        merged: &mut Merged,
+    ) -> Result<UpdateReport, TableError> {
+        let merge = &mut scratch.weighted;
+        self.sort(blocks, merge)?;
+        merged.merge(self.isa, self.dim(), merge, &gradients(blocks));
+        self.keep_for_cut(merge.unique_rows());
+        Ok(report(merge))
+    }
+
+    /// The second turn: limits the norm of every merged gradient, given the sums of squares over whole rows, and
+    /// adds the pull of L2.
+    pub fn limit(&mut self, merged: &mut Merged, step: &UpdateStep, squares: &[f32]) {
+        let (isa, step) = (self.isa, self.kernel_step(step));
+        merged.limit(isa, &self.state_and_kernel_rows().1, &step, squares);
+    }
+
+    /// The last turn: moves every touched row, given the means of squares over whole rows.
+    pub fn apply(&mut self, merged: &Merged, step: &UpdateStep, means: &[f32]) {
+        let (isa, step) = (self.isa, self.kernel_step(step));
+        let (state, rows) = self.state_and_kernel_rows();
+        merged.apply(isa, (rows, state), &step, means);
     }
 
     fn update_merged<O: Occurrence>(
@@ -245,25 +359,32 @@ impl Table {
         merge: &mut Merge<O>,
         scratch: &mut update::Scratch,
     ) -> Result<UpdateReport, TableError> {
-        let samples = |block: &GradientBlock<'_>| block.bags.offsets.len() - 1;
-        let samples_max = blocks.iter().map(samples).max().unwrap_or(0);
+        self.sort(blocks, merge)?;
+        self.keep_for_cut(merge.unique_rows());
+        let (isa, dim, step) = (self.isa, self.dim(), self.kernel_step(step));
+        let (state, rows) = self.state_and_kernel_rows();
+        update::update(isa, (rows, state, dim), merge, &gradients(blocks), &step, scratch);
+        Ok(report(merge))
+    }
+
+    /// Finds where each row occurs in the blocks.
+    fn sort<O: Occurrence>(
+        &self,
+        blocks: &[GradientBlock<'_>],
+        merge: &mut Merge<O>,
+    ) -> Result<(), TableError> {
+        let samples_max = blocks.iter().map(GradientBlock::samples).max().unwrap_or(0);
         merge.begin(self.first_row(), self.row_count(), samples_max, blocks.len());
         for block in blocks {
             let pushed = merge.push(self.isa, kernel_bags(&block.bags), weighting(block));
             pushed.map_err(|outside| self.row_outside(outside))?;
         }
         merge.sort();
-        self.keep_for_cut(merge.unique_rows());
+        Ok(())
+    }
 
-        let gradients: Vec<Gradient<'_>> = blocks
-            .iter()
-            .map(|block| Gradient {
-                values: block.gradient,
-                place: Place { stride: block.stride, offset: block.offset },
-                samples: samples(block),
-            })
-            .collect();
-        let step = update::Step {
+    fn kernel_step(&self, step: &UpdateStep) -> update::Step {
+        update::Step {
             rule: rule(&self.optimizer),
             learning_rate: step.learning_rate,
             step: step.step,
@@ -272,17 +393,19 @@ impl Table {
             seed: step.seed,
             table: self.key,
             first_row: self.rows.start,
-        };
-        let (isa, dim, format) = (self.isa, self.spec.dim, self.spec.format);
+            first_column: self.columns.start,
+        }
+    }
+
+    fn state_and_kernel_rows(&mut self) -> (&mut [f32], RowsMut<'_>) {
+        let format = self.spec.format;
         let (state, rows) = self.state_and_rows_mut();
         let rows = match format {
             RowFormat::F32 => RowsMut::F32(cast_slice_mut(rows)),
             RowFormat::F16 => RowsMut::F16(cast_slice_mut(rows)),
             RowFormat::Bf16 => RowsMut::Bf16(cast_slice_mut(rows)),
         };
-        update::update(isa, (rows, state, dim), merge, &gradients, &step, scratch);
-        let ids_seen = merge.occurrences().len() as u64;
-        Ok(UpdateReport { ids_seen, rows_touched: merge.unique_rows().len() as u64 })
+        (state, rows)
     }
 
     /// Gives the rows that are about to move to a cut that still wants them as they are.
@@ -308,7 +431,7 @@ impl Table {
     /// # Panics
     /// If they are not all held here.
     pub fn state(&self, rows: Range<u64>) -> &[f32] {
-        let width = self.optimizer.state_floats(self.spec.dim);
+        let width = self.optimizer.state_floats(self.dim());
         let held = self.held_places(&rows);
         &cast_slice(&self.memory.bytes()[..self.state_bytes])[held.start * width..held.end * width]
     }
@@ -319,7 +442,7 @@ impl Table {
     /// If the rows are not all held here, or the lengths are not theirs.
     pub fn write_rows(&mut self, rows: Range<u64>, bytes: &[u8], state: &[f32]) {
         let held = self.held_places(&rows);
-        let (width, floats) = (self.row_width(), self.optimizer.state_floats(self.spec.dim));
+        let (width, floats) = (self.row_width(), self.optimizer.state_floats(self.dim()));
         let (all_state, all_rows) = self.state_and_rows_mut();
         all_rows[held.start * width..held.end * width].copy_from_slice(bytes);
         all_state[held.start * floats..held.end * floats].copy_from_slice(state);
@@ -345,8 +468,12 @@ impl Table {
         (rows.start - self.rows.start) as usize..(rows.end - self.rows.start) as usize
     }
 
+    fn dim(&self) -> usize {
+        self.columns.len()
+    }
+
     fn row_width(&self) -> usize {
-        self.spec.dim * self.spec.format.element_bytes()
+        self.dim() * self.spec.format.element_bytes()
     }
 
     fn row_count(&self) -> usize {
@@ -377,6 +504,10 @@ impl RowStore for Table {
         self.rows()
     }
 
+    fn columns(&self) -> Range<usize> {
+        Table::columns(self)
+    }
+
     fn copy_rows(&self, rows: Range<u64>, bytes: &mut [u8], state: &mut [f32]) {
         bytes.copy_from_slice(self.row_bytes(rows.clone()));
         state.copy_from_slice(self.state(rows));
@@ -391,7 +522,7 @@ impl RowStore for Table {
     }
 }
 
-fn check(spec: &TableSpec, rows: &Range<u64>) -> Result<(), TableError> {
+fn check(spec: &TableSpec, rows: &Range<u64>, columns: &Range<usize>) -> Result<(), TableError> {
     let error = |what: String| Err(TableError::Spec { table: spec.name.clone(), what });
     if spec.dim == 0 {
         return error("dim is 0; a row needs at least one float".into());
@@ -409,11 +540,33 @@ fn check(spec: &TableSpec, rows: &Range<u64>) -> Result<(), TableError> {
         spec.name,
         spec.row_count
     );
+    assert!(
+        columns.start < columns.end && columns.end <= spec.dim,
+        "table `{}`: columns {columns:?} of {}",
+        spec.name,
+        spec.dim
+    );
     Ok(())
 }
 
 fn kernel_bags<'a>(bags: &FeatureBags<'a>) -> pool::Bags<'a> {
     pool::Bags { offsets: bags.offsets, rows: bags.rows, weights: bags.weights }
+}
+
+fn gradients<'a>(blocks: &[GradientBlock<'a>]) -> Vec<Gradient<'a>> {
+    let gradient = |block: &GradientBlock<'a>| Gradient {
+        values: block.gradient,
+        place: Place { stride: block.stride, offset: block.offset },
+        samples: block.samples(),
+    };
+    blocks.iter().map(gradient).collect()
+}
+
+fn report<O: Occurrence>(merge: &Merge<O>) -> UpdateReport {
+    UpdateReport {
+        ids_seen: merge.occurrences().len() as u64,
+        rows_touched: merge.unique_rows().len() as u64,
+    }
 }
 
 /// What the gradient of a bag's vector is multiplied with on its way to a row.

@@ -73,6 +73,29 @@ impl TableLayout {
         self.state.iter().map(|column| column.floats).sum()
     }
 
+    /// Floats of the state of a row's part.
+    pub fn state_floats_of(&self, columns: &Range<usize>) -> usize {
+        self.state_runs(columns).map(|run| run.floats).sum()
+    }
+
+    /// Where the state of a row's part lies in the state of the whole row. State that is one number for the row
+    /// belongs to the part with its first column; others hold a copy.
+    pub(crate) fn state_runs(&self, columns: &Range<usize>) -> impl Iterator<Item = StateRun> {
+        let (mut whole, mut part) = (0, 0);
+        self.state.iter().map(move |column| {
+            let of_elements = column.floats == self.dim;
+            let run = StateRun {
+                whole: if of_elements { whole + columns.start } else { whole },
+                part,
+                floats: if of_elements { columns.len() } else { column.floats },
+                owned: of_elements || columns.start == 0,
+            };
+            whole += column.floats;
+            part += run.floats;
+            run
+        })
+    }
+
     /// Rows of a piece: a power of two, as many as fit in [`PIECE_BYTES_MAX`].
     pub fn piece_rows(&self) -> u64 {
         let bytes = (self.row_bytes() + self.state_floats() * size_of::<f32>()).max(1);
@@ -144,6 +167,19 @@ impl TableLayout {
             self.state.iter().map(|column| format!("`{}` ({} floats)", column.name, column.floats)).collect();
         words.join(" and ")
     }
+}
+
+/// Neighbouring floats of a row's state, in the whole row and in a part of its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StateRun {
+    /// Where they start in the whole row's state.
+    pub whole: usize,
+    /// Where they start in the part's state.
+    pub part: usize,
+    /// How many.
+    pub floats: usize,
+    /// Whether the part writes them.
+    pub owned: bool,
 }
 
 /// Byte offsets of a row and its state in a file.

@@ -70,7 +70,7 @@ pub struct FileEntry {
 
 /// A run of bytes that one rank wrote into a file. Ranks that hold neighbouring rows share a file, and a
 /// checksum of the whole follows from those of its parts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FilePart {
     /// The file's name.
     pub file: String,
@@ -78,8 +78,21 @@ pub struct FilePart {
     pub offset: u64,
     /// Its length.
     pub bytes: u64,
-    /// Its CRC-32C.
+    /// Which columns of the rows in it were written, where not all were.
+    pub columns: Option<ColumnPart>,
+    /// Its CRC-32C, with zeros in place of what was not written.
     pub crc32c: u32,
+}
+
+/// Some columns of a table's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ColumnPart {
+    /// The first.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// How many the table has.
+    pub of: usize,
 }
 
 /// All that one rank has written, for rank 0 to publish; small enough to send.
@@ -197,21 +210,53 @@ pub(super) fn hex(crc32c: u32) -> String {
 }
 
 /// Puts the parts of all ranks together to whole files, by name.
+///
+/// Parts of columns cover the same bytes, each with zeros in place of the others' columns. A checksum is linear
+/// but for the checksum of zeros, so theirs add up, bit by bit, to that of the bytes together.
 pub(super) fn merge(step: u64, mut parts: Vec<FilePart>) -> Result<Vec<FileEntry>> {
     // A table without rows is held by every rank alike; the same part twice is the same part.
-    parts.sort_by(|a, b| (&a.file, a.offset, a.bytes).cmp(&(&b.file, b.offset, b.bytes)));
+    parts.sort();
     parts.dedup();
     let mut files: BTreeMap<String, (u64, u32)> = BTreeMap::new();
-    for part in parts {
+    let same_bytes =
+        |a: &FilePart, b: &FilePart| (&a.file, a.offset, a.bytes) == (&b.file, b.offset, b.bytes);
+    for parts in parts.chunk_by(same_bytes) {
+        let part = &parts[0];
+        let incomplete =
+            |problem: String| Err(CheckpointError::Incomplete { step, file: part.file.clone(), problem });
         let (bytes, crc32c) = files.entry(part.file.clone()).or_insert((0, 0));
         if part.offset != *bytes {
-            let problem = format!("byte {bytes} is followed by a part that starts at {}", part.offset);
-            return Err(CheckpointError::Incomplete { step, file: part.file, problem });
+            return incomplete(format!("byte {bytes} is followed by a part that starts at {}", part.offset));
         }
-        *crc32c = crc32c::crc32c_combine(*crc32c, part.crc32c, part.bytes as usize);
+        let ends = parts.iter().map(|part| part.columns.map_or((0, 1, 1), |c| (c.start, c.end, c.of)));
+        let covered = ends.fold(Some((0, 1)), |so_far, (start, end, of)| match so_far {
+            Some((reached, _)) if reached == start => Some((end, of)),
+            _ => None,
+        });
+        if covered.is_none_or(|(end, of)| end != of) {
+            return incomplete(format!("the columns from byte {} on are not all there once", part.offset));
+        }
+        let zeros = if parts.len().is_multiple_of(2) { crc_of_zeros(part.bytes) } else { 0 };
+        let crc = parts.iter().fold(zeros, |crc, part| crc ^ part.crc32c);
+        *crc32c = crc32c::crc32c_combine(*crc32c, crc, part.bytes as usize);
         *bytes += part.bytes;
     }
     Ok(files.into_iter().map(|(name, (bytes, crc))| FileEntry { name, bytes, crc32c: hex(crc) }).collect())
+}
+
+/// The checksum of `count` zeros, by doubling.
+fn crc_of_zeros(count: u64) -> u32 {
+    let (mut crc, mut power, mut length) = (0, crc32c::crc32c(&[0]), 1);
+    let mut left = count;
+    while left > 0 {
+        if left & 1 == 1 {
+            crc = crc32c::crc32c_combine(crc, power, length as usize);
+        }
+        power = crc32c::crc32c_combine(power, power, length as usize);
+        length *= 2;
+        left >>= 1;
+    }
+    crc
 }
 
 #[cfg(test)]
@@ -269,6 +314,7 @@ mod tests {
             offset: range.start as u64,
             bytes: range.len() as u64,
             crc32c: crc32c::crc32c(&bytes[range]),
+            columns: None,
         };
         let files = merge(1, vec![part(60..100), part(0..8), part(8..60), part(0..8)]).unwrap();
         let whole = FileEntry { name: "f".to_owned(), bytes: 100, crc32c: hex(crc32c::crc32c(&bytes)) };
@@ -276,6 +322,28 @@ mod tests {
         for bad in [vec![part(0..8), part(9..100)], vec![part(0..9), part(8..100)], vec![part(8..100)]] {
             let error = merge(1, bad).unwrap_err().to_string();
             assert!(error.contains("step 1: f is not whole"), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_of_columns_add_up_to_the_whole() {
+        let bytes: Vec<u8> = (0..96u8).map(|byte| byte.wrapping_mul(37)).collect();
+        // Rows of 8 bytes, of which each part has some.
+        let part = |columns: std::ops::Range<usize>| {
+            let own = |(at, byte): (usize, &u8)| if columns.contains(&(at % 8)) { *byte } else { 0 };
+            let own: Vec<u8> = bytes.iter().enumerate().map(own).collect();
+            let crc32c = crc32c::crc32c(&own);
+            let columns = Some(ColumnPart { start: columns.start, end: columns.end, of: 8 });
+            FilePart { file: "f".to_owned(), offset: 0, bytes: 96, crc32c, columns }
+        };
+        let whole = FileEntry { name: "f".to_owned(), bytes: 96, crc32c: hex(crc32c::crc32c(&bytes)) };
+        for cuts in [vec![0, 8], vec![0, 3, 8], vec![0, 2, 5, 8], vec![0, 1, 2, 3, 8]] {
+            let parts = cuts.windows(2).rev().map(|cut| part(cut[0]..cut[1])).collect();
+            assert_eq!(merge(1, parts).unwrap(), [whole.clone()], "{cuts:?}");
+        }
+        for bad in [vec![part(0..4)], vec![part(0..4), part(5..8)], vec![part(4..8)]] {
+            let error = merge(1, bad).unwrap_err().to_string();
+            assert!(error.contains("columns from byte 0"), "{error}");
         }
     }
 

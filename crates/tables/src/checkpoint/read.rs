@@ -4,9 +4,11 @@
 //! no row of a damaged file ever reaches a table.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read},
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +17,7 @@ use safetensors::{Dtype, SafeTensors};
 use super::{
     CheckpointError, DenseTensor, FileEntry, Manifest, Result, TableLayout,
     convert::convert,
+    layout::StateRun,
     manifest::{MANIFEST_FILE, hex},
     write::{DenseKind, DenseLayout},
 };
@@ -114,11 +117,12 @@ impl Checkpoint {
                 let row_bytes = layout.row_bytes();
                 let elements = &tensors.rows[place.start * row_bytes..place.end * row_bytes];
                 let elements = convert(elements, layout.format, wanted.format);
+                let elements = columns_of(elements, &wanted, &table.columns());
                 let state = match load {
                     Load::RowsAndState => {
                         let state_bytes = layout.state_floats() * size_of::<f32>();
                         let bytes = &tensors.state[place.start * state_bytes..place.end * state_bytes];
-                        bytemuck::pod_collect_to_vec(bytes)
+                        state_of_columns(bytemuck::pod_collect_to_vec(bytes), &wanted, &table.columns())
                     }
                     Load::Rows => present_state(table, run.clone(), &wanted),
                 };
@@ -258,11 +262,35 @@ impl<'a> TableTensors<'a> {
     }
 }
 
-fn present_state<T: RowStore>(table: &T, rows: std::ops::Range<u64>, layout: &TableLayout) -> Vec<f32> {
+fn present_state<T: RowStore>(table: &T, rows: Range<u64>, layout: &TableLayout) -> Vec<f32> {
     let count = (rows.end - rows.start) as usize;
-    let mut state = vec![0.0; count * layout.state_floats()];
-    table.copy_rows(rows, &mut vec![0; count * layout.row_bytes()], &mut state);
+    let columns = table.columns();
+    let mut state = vec![0.0; count * layout.state_floats_of(&columns)];
+    let row_bytes = columns.len() * layout.format.element_bytes();
+    table.copy_rows(rows, &mut vec![0; count * row_bytes], &mut state);
     state
+}
+
+/// Some columns of whole rows.
+fn columns_of<'a>(rows: Cow<'a, [u8]>, layout: &TableLayout, columns: &Range<usize>) -> Cow<'a, [u8]> {
+    if columns.len() == layout.dim {
+        return rows;
+    }
+    let element = layout.format.element_bytes();
+    let part = columns.start * element..columns.end * element;
+    rows.chunks_exact(layout.row_bytes()).flat_map(|row| &row[part.clone()]).copied().collect()
+}
+
+/// The state of some columns, from the state of whole rows.
+fn state_of_columns(state: Vec<f32>, layout: &TableLayout, columns: &Range<usize>) -> Vec<f32> {
+    if columns.len() == layout.dim || state.is_empty() {
+        return state;
+    }
+    let runs: Vec<StateRun> = layout.state_runs(columns).collect();
+    let part = |row: &[f32]| -> Vec<f32> {
+        runs.iter().flat_map(|run| row[run.whole..][..run.floats].iter().copied()).collect()
+    };
+    state.chunks_exact(layout.state_floats()).flat_map(part).collect()
 }
 
 fn check(path: &Path, entry: &FileEntry, bytes: u64, crc: u32) -> Result<()> {

@@ -146,7 +146,8 @@ impl Sweep {
         }
         while let Some(table) = tables.get_mut(self.table_next) {
             if let Some(run) = table.sweep(self.writer.spare()) {
-                return Some(Piece::Rows { table: Arc::clone(&self.layouts[self.table_next]), run });
+                let layout = Arc::clone(&self.layouts[self.table_next]);
+                return Some(Piece::Rows { table: layout, columns: table.columns(), run });
             }
             self.table_next += 1;
         }

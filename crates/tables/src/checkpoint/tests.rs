@@ -105,6 +105,9 @@ impl RowStore for PlainTable {
     fn held(&self) -> Range<u64> {
         0..self.spec.row_count
     }
+    fn columns(&self) -> Range<usize> {
+        0..self.spec.dim
+    }
     fn copy_rows(&self, rows: Range<u64>, bytes: &mut [u8], state: &mut [f32]) {
         let (from, to) = (rows.start as usize, rows.end as usize);
         bytes.copy_from_slice(&self.rows[from * 8..to * 8]);

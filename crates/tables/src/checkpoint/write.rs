@@ -8,6 +8,7 @@
 
 use std::{
     fs::File,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,8 +18,11 @@ use std::{
 };
 
 use super::{
-    CheckpointError, FilePart, Result, TensorEntry, Written, directory::writing_dir, disk::Disk,
-    header::Header, layout::TableLayout,
+    CheckpointError, ColumnPart, FilePart, Result, TensorEntry, Written,
+    directory::writing_dir,
+    disk::Disk,
+    header::Header,
+    layout::{RowPlace, TableLayout},
 };
 use crate::cut::RowRun;
 
@@ -32,6 +36,8 @@ pub enum Piece {
     Rows {
         /// The table.
         table: Arc<TableLayout>,
+        /// The columns that the run has.
+        columns: Range<usize>,
         /// The rows.
         run: RowRun,
     },
@@ -204,6 +210,13 @@ struct Files {
     spare: SyncSender<RowRun>,
 }
 
+/// Neighbouring bytes in a whole row and in a part of it.
+struct ByteRun {
+    whole: usize,
+    part: usize,
+    bytes: usize,
+}
+
 struct OpenFile {
     name: String,
     path: PathBuf,
@@ -215,8 +228,8 @@ impl Files {
     fn write_all(&mut self, pieces: &Receiver<Piece>) -> Result<Written> {
         while let Ok(piece) = pieces.recv() {
             match piece {
-                Piece::Rows { table, run } => {
-                    self.write_run(&table, &run)?;
+                Piece::Rows { table, columns, run } => {
+                    self.write_run(&table, &columns, &run)?;
                     // When nobody takes spares, this one is simply freed.
                     let _ = self.spare.try_send(run);
                 }
@@ -229,38 +242,92 @@ impl Files {
         Ok(std::mem::take(&mut self.written))
     }
 
-    fn write_run(&mut self, table: &TableLayout, run: &RowRun) -> Result<()> {
-        let (row_bytes, state_floats) = (table.row_bytes(), table.state_floats());
+    fn write_run(&mut self, table: &TableLayout, columns: &Range<usize>, run: &RowRun) -> Result<()> {
         let end = run.first_row + run.row_count;
         assert!(end <= table.row_count, "rows up to {end} of a table of {}", table.row_count);
         if table.row_count == 0 {
-            return self.write_header(table, 0).map(drop);
+            return self.write_header(table, columns, 0).map(drop);
         }
         let mut row = run.first_row;
         while row < end {
             let file = row / table.rows_per_file;
             let rows = table.rows_of_file(file);
-            let header_bytes = self.write_header(table, row)?;
+            let header_bytes = self.write_header(table, columns, row)?;
             let place = table.place(row, header_bytes);
             let from = (row - run.first_row) as usize;
             let to = (end.min(rows.end) - run.first_row) as usize;
-            self.append(
-                place.state_offset,
-                bytemuck::cast_slice(&run.state[from * state_floats..to * state_floats]),
-            )?;
-            self.append(place.row_offset, &run.bytes[from * row_bytes..to * row_bytes])?;
+            if columns.len() == table.dim {
+                let (row_bytes, state_floats) = (table.row_bytes(), table.state_floats());
+                let state = &run.state[from * state_floats..to * state_floats];
+                self.append(place.state_offset, bytemuck::cast_slice(state))?;
+                self.append(place.row_offset, &run.bytes[from * row_bytes..to * row_bytes])?;
+            } else {
+                self.write_columns(table, columns, &place, (run, from..to))?;
+            }
             row = end.min(rows.end);
         }
         Ok(())
     }
 
-    /// Opens the file of `row`, and writes its header if the row is the file's first: whoever holds that row
-    /// writes the header.
-    fn write_header(&mut self, table: &TableLayout, row: u64) -> Result<usize> {
+    /// Writes some columns of rows, between those that others write. The checksum is that of the rows with zeros
+    /// in place of the others' columns: such checksums add up (see `manifest::merge`).
+    fn write_columns(
+        &mut self,
+        table: &TableLayout,
+        columns: &Range<usize>,
+        place: &RowPlace,
+        (run, rows): (&RowRun, Range<usize>),
+    ) -> Result<()> {
+        let element = table.format.element_bytes();
+        let state_width = table.state_floats() * size_of::<f32>();
+        let state_part = table.state_floats_of(columns) * size_of::<f32>();
+        let part = ColumnPart { start: columns.start, end: columns.end, of: table.dim };
+        let state_runs: Vec<ByteRun> = table
+            .state_runs(columns)
+            .filter(|run| run.owned)
+            .map(|run| ByteRun { whole: run.whole * 4, part: run.part * 4, bytes: run.floats * 4 })
+            .collect();
+        let state: &[u8] = bytemuck::cast_slice(&run.state);
+        let state = &state[rows.start * state_part..rows.end * state_part];
+        self.scatter(place.state_offset, (state, state_part), state_width, &state_runs, part)?;
+        let row_part = columns.len() * element;
+        let row_run = ByteRun { whole: columns.start * element, part: 0, bytes: row_part };
+        let bytes = &run.bytes[rows.start * row_part..rows.end * row_part];
+        self.scatter(place.row_offset, (bytes, row_part), table.row_bytes(), &[row_run], part)
+    }
+
+    fn scatter(
+        &mut self,
+        offset: u64,
+        (bytes, part_width): (&[u8], usize),
+        whole_width: usize,
+        runs: &[ByteRun],
+        columns: ColumnPart,
+    ) -> Result<()> {
+        if part_width == 0 {
+            return Ok(());
+        }
+        let open = self.open.as_ref().expect("a file is open");
+        let mut whole = vec![0; bytes.len() / part_width * whole_width];
+        for (row, part) in bytes.chunks_exact(part_width).enumerate() {
+            for run in runs {
+                let from = &part[run.part..][..run.bytes];
+                let at = row * whole_width + run.whole;
+                whole[at..][..run.bytes].copy_from_slice(from);
+                self.disk.write_at(&open.file, &open.path, from, offset + at as u64)?;
+            }
+        }
+        self.note(offset, &whole, Some(columns));
+        Ok(())
+    }
+
+    /// Opens the file of `row`, and writes its header if the row is the file's first: whoever holds that row's
+    /// first column writes the header.
+    fn write_header(&mut self, table: &TableLayout, columns: &Range<usize>, row: u64) -> Result<usize> {
         let file = row / table.rows_per_file;
         self.open(table.file_name(file))?;
         let header = table.header(file);
-        if row == file * table.rows_per_file {
+        if row == file * table.rows_per_file && columns.start == 0 {
             self.append(0, &header)?;
         }
         Ok(header.len())
@@ -299,10 +366,18 @@ impl Files {
         if bytes.is_empty() {
             return Ok(());
         }
-        let open = self.open.as_mut().expect("a file is open");
+        let open = self.open.as_ref().expect("a file is open");
         self.disk.write_at(&open.file, &open.path, bytes, offset)?;
+        self.note(offset, bytes, None);
+        Ok(())
+    }
+
+    /// Adds bytes to the checksum of the part that they follow, or begins a part.
+    fn note(&mut self, offset: u64, bytes: &[u8], columns: Option<ColumnPart>) {
+        let open = self.open.as_mut().expect("a file is open");
         let length = bytes.len() as u64;
-        match open.parts.iter_mut().find(|part| part.offset + part.bytes == offset) {
+        let follows = |part: &&mut FilePart| part.offset + part.bytes == offset && part.columns == columns;
+        match open.parts.iter_mut().find(follows) {
             Some(part) => {
                 part.crc32c = crc32c::crc32c_append(part.crc32c, bytes);
                 part.bytes += length;
@@ -312,9 +387,9 @@ impl Files {
                 offset,
                 bytes: length,
                 crc32c: crc32c::crc32c(bytes),
+                columns,
             }),
         }
-        Ok(())
     }
 
     fn close(&mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 use bytemuck::cast_slice_mut;
 use campanile_kernels::{
     half::{slice_to_bf16, slice_to_f16},
-    random::{fill_normal, fill_uniform, first_values_key, row_key},
+    random::{fill_normal, fill_uniform, first_values_key, from_element, row_key},
 };
 use campanile_spec::{
     model::{RowFormat, RowInit},
@@ -29,10 +29,11 @@ impl Table {
         let (RowInit::Uniform { bound: size } | RowInit::Normal { deviation: size }) = self.spec.init else {
             return;
         };
-        let (dim, format, isa, start) = (self.spec.dim, self.spec.format, self.isa, self.rows.start);
+        let (dim, format, isa, start) = (self.dim(), self.spec.format, self.isa, self.rows.start);
+        let first_column = self.columns.start;
         let table = first_values_key(seed, self.key);
         let rows = self.state_and_rows_mut().1;
-        let key = |row: usize| row_key(table, start + row as u64);
+        let key = |row: usize| from_element(row_key(table, start + row as u64), first_column);
         match format {
             RowFormat::F32 => {
                 for (row, values) in cast_slice_mut::<u8, f32>(rows).chunks_exact_mut(dim).enumerate() {

@@ -120,7 +120,7 @@ fn write_while_training(limits: Limits) -> u64 {
     let path = checkpoint::publish(home.path(), manifest(9, &tables), vec![written]).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     for ((spec, changed), frozen) in specs.iter().zip(&tables).zip(&frozen) {
-        let mut loaded = Table::zeroed(spec, 0..spec.row_count, &ROWWISE_ADAGRAD).unwrap();
+        let mut loaded = Table::zeroed(spec, 0..spec.row_count, 0..spec.dim, &ROWWISE_ADAGRAD).unwrap();
         checkpoint.load_table(&mut loaded, Load::RowsAndState).unwrap();
         assert!(contents(&loaded) == *frozen, "table `{}` is not as it was", spec.name);
         assert_eq!(contents(changed) == *frozen, step == 0);

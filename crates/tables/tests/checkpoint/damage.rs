@@ -102,7 +102,8 @@ fn no_row_of_a_damaged_file_reaches_a_table() {
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
-    let mut loaded = Table::zeroed(&spec("a", 300, 5, RowFormat::F32), 0..300, &ROWWISE_ADAGRAD).unwrap();
+    let mut loaded =
+        Table::zeroed(&spec("a", 300, 5, RowFormat::F32), 0..300, 0..5, &ROWWISE_ADAGRAD).unwrap();
     Checkpoint::open(&path).unwrap().load_table(&mut loaded, Load::RowsAndState).unwrap_err();
     assert!(contents(&loaded).0.iter().all(|&byte| byte == 0));
 }

@@ -21,8 +21,10 @@ fn specs() -> [TableSpec; 2] {
 
 /// The tables of the kept checkpoint.
 fn tables() -> Vec<Table> {
-    let mut tables: Vec<Table> =
-        specs().iter().map(|spec| Table::zeroed(spec, 0..spec.row_count, &ADAM).unwrap()).collect();
+    let mut tables: Vec<Table> = specs()
+        .iter()
+        .map(|spec| Table::zeroed(spec, 0..spec.row_count, 0..spec.dim, &ADAM).unwrap())
+        .collect();
     let halves: Vec<u8> = (0..9u16).flat_map(|i| (0x3f80 + i).to_le_bytes()).collect();
     tables[0].write_rows(0..3, &halves, &(0..12).map(|i| i as f32 / 4.0).collect::<Vec<f32>>());
     tables[1].write_rows(0..2, bytemuck::cast_slice(&[1.5f32, -2.0, 0.0, 1e-30]), &[0.5; 6]);
@@ -36,7 +38,7 @@ fn a_checkpoint_of_version_1_is_read() {
     assert_eq!(checkpoint.manifest().step, 123);
     assert_eq!(checkpoint.dense_values(&dense().0).unwrap(), dense().1);
     for wanted in tables() {
-        let mut loaded = Table::zeroed(wanted.spec(), wanted.rows(), &ADAM).unwrap();
+        let mut loaded = Table::zeroed(wanted.spec(), wanted.rows(), wanted.columns(), &ADAM).unwrap();
         checkpoint.load_table(&mut loaded, Load::RowsAndState).unwrap();
         assert_eq!(loaded.row_bytes(loaded.rows()), wanted.row_bytes(wanted.rows()));
         assert_eq!(loaded.state(loaded.rows()), wanted.state(wanted.rows()));

@@ -24,7 +24,7 @@ fn optimizers() -> Vec<SparseOptimizer> {
 }
 
 fn load(checkpoint: &Checkpoint, spec: &TableSpec, optimizer: &SparseOptimizer) -> Table {
-    let mut loaded = Table::zeroed(spec, 0..spec.row_count, optimizer).unwrap();
+    let mut loaded = Table::zeroed(spec, 0..spec.row_count, 0..spec.dim, optimizer).unwrap();
     checkpoint.load_table(&mut loaded, Load::RowsAndState).unwrap();
     loaded
 }
@@ -161,10 +161,47 @@ fn ranks_that_share_files_write_the_same_bytes_as_one_rank_and_any_ranks_read_th
 
     let whole = table(&spec, 0..spec.row_count, &ROWWISE_ADAGRAD);
     for part in [0..1, 0..65_536, 65_536..70_000, 65_530..65_540, 69_999..70_000, 12..12] {
-        let mut loaded = Table::zeroed(&spec, part.clone(), &ROWWISE_ADAGRAD).unwrap();
+        let mut loaded = Table::zeroed(&spec, part.clone(), 0..spec.dim, &ROWWISE_ADAGRAD).unwrap();
         checkpoint.load_table(&mut loaded, Load::RowsAndState).unwrap();
         assert!(loaded.row_bytes(part.clone()) == whole.row_bytes(part.clone()), "rows {part:?}");
         assert!(loaded.state(part.clone()) == whole.state(part.clone()), "state of {part:?}");
+    }
+}
+
+#[test]
+fn ranks_that_hold_columns_write_the_same_bytes_as_one_rank_and_read_them() {
+    for optimizer in optimizers() {
+        for format in FORMATS {
+            let spec = spec("wide", 5_000, 80, format);
+            let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+            let mut whole = table(&spec, 0..5_000, &optimizer);
+            train(&mut whole, &(0..5_000).step_by(7).collect::<Vec<u32>>(), 0);
+            let mut tables = [whole];
+            let one = save(homes[0].path(), 4, &mut tables);
+            let checkpoint = Checkpoint::open(&one).unwrap();
+
+            let step = 4;
+            checkpoint::prepare(homes[1].path(), step).unwrap();
+            let mut parts = Vec::new();
+            for (rows, columns) in
+                [(0..3_000, 0..32), (0..3_000, 32..80), (3_000..5_000, 0..32), (3_000..5_000, 32..80)]
+            {
+                let mut part = [Table::zeroed(&spec, rows, columns, &optimizer).unwrap()];
+                checkpoint.load_table(&mut part[0], Load::RowsAndState).unwrap();
+                let sweep = Sweep::begin(homes[1].path(), step, &mut part, Limits::default()).unwrap();
+                parts.push(sweep.finish(&mut part).unwrap());
+            }
+            let path = checkpoint::publish(homes[1].path(), manifest(step, &tables), parts).unwrap();
+            let again = Checkpoint::open(&path).unwrap();
+            again.verify_all().unwrap();
+            for file in again.manifest().files.iter().filter(|file| file.name.starts_with("table-")) {
+                assert_eq!(checkpoint.manifest().file(&file.name), Some(file), "{optimizer:?} {format:?}");
+            }
+            assert!(
+                contents(&load(&again, &spec, &optimizer)) == contents(&tables[0]),
+                "{optimizer:?} {format:?}"
+            );
+        }
     }
 }
 
@@ -175,9 +212,9 @@ fn a_rank_reads_only_the_files_it_needs() {
     let path = save_on_ranks(home.path(), &spec, &[]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     std::fs::remove_file(path.join("table-big-00001.safetensors")).unwrap();
-    let mut first = Table::zeroed(&spec, 0..100, &ROWWISE_ADAGRAD).unwrap();
+    let mut first = Table::zeroed(&spec, 0..100, 0..spec.dim, &ROWWISE_ADAGRAD).unwrap();
     checkpoint.load_table(&mut first, Load::RowsAndState).unwrap();
-    let mut last = Table::zeroed(&spec, 69_000..70_000, &ROWWISE_ADAGRAD).unwrap();
+    let mut last = Table::zeroed(&spec, 69_000..70_000, 0..spec.dim, &ROWWISE_ADAGRAD).unwrap();
     let error = checkpoint.load_table(&mut last, Load::RowsAndState).unwrap_err();
     assert!(error.to_string().contains("table-big-00001.safetensors is missing"), "{error}");
 }
@@ -237,7 +274,7 @@ fn another_shape_or_optimizer_is_refused_and_rows_alone_are_not() {
     let path = save(home.path(), 1, &mut tables);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let message = |spec: TableSpec, optimizer: &SparseOptimizer| {
-        let mut other = Table::zeroed(&spec, 0..spec.row_count, optimizer).unwrap();
+        let mut other = Table::zeroed(&spec, 0..spec.row_count, 0..spec.dim, optimizer).unwrap();
         checkpoint.load_table(&mut other, Load::RowsAndState).unwrap_err().to_string()
     };
     let with = |change: fn(&mut TableSpec)| {
@@ -261,7 +298,7 @@ fn another_shape_or_optimizer_is_refused_and_rows_alone_are_not() {
         "table `t`: the checkpoint keeps `s` (1 floats) beside its rows, the job's optimizer keeps \
          `m` (4 floats) and `v` (4 floats); go on with the optimizer of the checkpoint, or load rows only"
     );
-    let mut rows_only = Table::zeroed(&written, 0..10, &adam).unwrap();
+    let mut rows_only = Table::zeroed(&written, 0..10, 0..written.dim, &adam).unwrap();
     rows_only.write_rows(0..10, &[0; 160], &[3.0; 80]);
     checkpoint.load_table(&mut rows_only, Load::Rows).unwrap();
     assert_eq!(rows_only.row_bytes(0..10), tables[0].row_bytes(0..10));
