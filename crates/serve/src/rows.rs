@@ -40,7 +40,7 @@ impl ServedTable {
         };
         let spec = TableSpec { format, ..spec.clone() };
         // Plain descent keeps no state beside the rows, so the table takes the memory of its rows alone.
-        let mut table = Table::zeroed(&spec, 0..spec.row_count, &SparseOptimizer::Sgd)?;
+        let mut table = Table::zeroed(&spec, 0..spec.row_count, 0..spec.dim, &SparseOptimizer::Sgd)?;
         checkpoint.load_table(&mut table, Load::Rows)?;
         Ok(ServedTable { table })
     }

@@ -228,11 +228,9 @@ pub(super) fn merge(step: u64, mut parts: Vec<FilePart>) -> Result<Vec<FileEntry
         if part.offset != *bytes {
             return incomplete(format!("byte {bytes} is followed by a part that starts at {}", part.offset));
         }
-        let ends = parts.iter().map(|part| part.columns.map_or((0, 1, 1), |c| (c.start, c.end, c.of)));
-        let covered = ends.fold(Some((0, 1)), |so_far, (start, end, of)| match so_far {
-            Some((reached, _)) if reached == start => Some((end, of)),
-            _ => None,
-        });
+        let mut ends = parts.iter().map(|part| part.columns.map_or((0, 1, 1), |c| (c.start, c.end, c.of)));
+        let covered =
+            ends.try_fold((0, 1), |(reached, _), (start, end, of)| (reached == start).then_some((end, of)));
         if covered.is_none_or(|(end, of)| end != of) {
             return incomplete(format!("the columns from byte {} on are not all there once", part.offset));
         }
@@ -339,7 +337,7 @@ mod tests {
         let whole = FileEntry { name: "f".to_owned(), bytes: 96, crc32c: hex(crc32c::crc32c(&bytes)) };
         for cuts in [vec![0, 8], vec![0, 3, 8], vec![0, 2, 5, 8], vec![0, 1, 2, 3, 8]] {
             let parts = cuts.windows(2).rev().map(|cut| part(cut[0]..cut[1])).collect();
-            assert_eq!(merge(1, parts).unwrap(), [whole.clone()], "{cuts:?}");
+            assert_eq!(merge(1, parts).unwrap(), std::slice::from_ref(&whole), "{cuts:?}");
         }
         for bad in [vec![part(0..4)], vec![part(0..4), part(5..8)], vec![part(4..8)]] {
             let error = merge(1, bad).unwrap_err().to_string();
