@@ -9,6 +9,7 @@
 //! All levels follow this order and return the same bits.
 #![allow(unsafe_code)]
 
+pub mod bytes;
 pub mod probe;
 
 use crate::{

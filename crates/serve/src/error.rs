@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use campanile_data::{BadReason, DataError};
 use campanile_model::ModelError;
-use campanile_tables::{CheckpointError, TableError};
+use campanile_tables::{CheckpointError, RegistryError, TableError};
 
 /// Why a snapshot could not be opened; the one before it stays in service.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +12,15 @@ pub enum SnapshotError {
     /// A file is missing, cut short or damaged.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The registry has no such version, or it is damaged.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A delta of another model.
+    #[error("{}: the delta has other dense weights or transforms than the version it stands on", path.display())]
+    OtherModel {
+        /// The delta.
+        path: PathBuf,
+    },
     /// The transforms cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),

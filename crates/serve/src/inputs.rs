@@ -83,7 +83,9 @@ impl Inputs {
         match input {
             Input::Dense(column) => self.transforms.dense_name(column),
             Input::Sparse(column) => self.transforms.sparse_name(column),
-            Input::Weights(column) => self.transforms.weights_name(column).unwrap_or("weights"),
+            Input::Weights(column) => {
+                self.transforms.weights_name(column).unwrap_or(self.transforms.sparse_name(column))
+            }
         }
     }
 

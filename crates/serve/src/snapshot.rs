@@ -13,13 +13,14 @@ use campanile_data::Transforms;
 use campanile_kernels::Isa;
 use campanile_model::Network;
 use campanile_spec::{ModelSpec, Precision, config::Job};
-use campanile_tables::checkpoint::{Checkpoint, DenseKind, DenseLayout, Manifest, TensorEntry};
+use campanile_tables::{
+    Registry,
+    checkpoint::{Checkpoint, DenseKind, DenseLayout, Manifest, TensorEntry},
+    registry::{Delta, Kind, Link, Release, TRANSFORMS_FILE},
+};
 use serde::Serialize;
 
 use crate::{Inputs, RowStorage, SnapshotError, rows::ServedTable};
-
-/// The transforms beside the files of a published snapshot.
-pub const TRANSFORMS_FILE: &str = "transforms.bin";
 
 /// How a snapshot is held.
 #[derive(Debug, Clone)]
@@ -45,6 +46,9 @@ pub struct Version {
     pub model: String,
     /// Its number in the registry; for a bare checkpoint, the step.
     pub number: u64,
+    /// The checksum of its description in the registry, which tells it from any other; empty for a bare
+    /// checkpoint.
+    pub id: String,
     /// Steps that were trained.
     pub step: u64,
     /// A hash of all that changed the training's results.
@@ -61,9 +65,11 @@ pub struct Snapshot {
     version: Version,
     job: Job,
     inputs: Arc<Inputs>,
-    tables: Vec<ServedTable>,
+    /// Shared with the snapshot below where a delta left a table as it was.
+    tables: Vec<Arc<ServedTable>>,
     network: Network,
     parameters: Vec<f32>,
+    isa: Isa,
     pooled_offsets: Vec<usize>,
 }
 
@@ -86,12 +92,14 @@ impl Snapshot {
         let mut network = Network::new(&spec, options.isa)?;
         let parameters = checkpoint.dense_values(&dense_layout(&network))?;
         network.prepare(&parameters);
-        let tables = spec.tables.iter().map(|table| ServedTable::load(&checkpoint, table, options.rows));
+        let tables =
+            spec.tables.iter().map(|table| ServedTable::load(&checkpoint, table, options.rows).map(Arc::new));
         let tables = tables.collect::<Result<Vec<_>, _>>()?;
         let inputs = Arc::new(Inputs::new(transforms, &spec));
         let version = Version {
             model: model.to_owned(),
             number: manifest.step,
+            id: String::new(),
             step: manifest.step,
             run_hash: manifest.run_hash.clone(),
             transforms: inputs.fingerprint().to_owned(),
@@ -100,13 +108,92 @@ impl Snapshot {
         let mut job = job;
         job.run.model = spec;
         let pooled_offsets = job.run.model.pooled_offsets();
-        Ok(Snapshot { version, job, inputs, tables, network, parameters, pooled_offsets })
+        Ok(Snapshot { version, job, inputs, tables, network, parameters, isa: options.isa, pooled_offsets })
     }
 
-    /// The same snapshot under its number in a registry.
-    #[must_use]
-    pub fn with_number(mut self, number: u64) -> Snapshot {
-        self.version.number = number;
+    /// The version of a model in a registry, whole or put together from a whole one and its deltas. Where
+    /// `present` is among the versions below it, only what came after is read.
+    ///
+    /// # Errors
+    /// When anything is missing, damaged, or does not fit; the message names it.
+    pub fn of_registry(
+        registry: &Registry,
+        model: &str,
+        number: u64,
+        present: Option<&Snapshot>,
+        options: &Options,
+    ) -> Result<Snapshot, SnapshotError> {
+        let chain = registry.chain(model, number)?;
+        let is_present = |link: &Link| {
+            present.is_some_and(|present| {
+                (present.version.number, &present.version.id) == (link.release.number, &link.release.id)
+            })
+        };
+        let start = chain.iter().position(is_present);
+        let mut snapshot: Option<Snapshot> = None;
+        for link in &chain[start.map_or(0, |start| start + 1)..] {
+            let next = match (&snapshot, present.filter(|_| start.is_some()), &link.release.kind) {
+                (_, _, Kind::Whole) => {
+                    link.release.verify_own_files(&link.path)?;
+                    Snapshot::open(&link.path, model, options)?
+                }
+                (Some(below), _, Kind::Delta { .. }) | (None, Some(below), Kind::Delta { .. }) => {
+                    below.with_delta(&link.path)?
+                }
+                (None, None, Kind::Delta { .. }) => unreachable!("a chain begins with a whole version"),
+            };
+            snapshot = Some(next.released_as(&link.release));
+        }
+        match (snapshot, present) {
+            (Some(snapshot), _) => Ok(snapshot),
+            (None, Some(present)) => Ok(present.same()),
+            (None, None) => unreachable!("a chain has at least one version"),
+        }
+    }
+
+    /// This model with the changes of a delta; tables that it does not touch are shared.
+    fn with_delta(&self, path: &Path) -> Result<Snapshot, SnapshotError> {
+        let delta = Delta::open(path)?;
+        let release = delta.release();
+        let wanted = dense_layout(&self.network).tensors;
+        if release.dense != wanted || release.transforms != self.inputs.fingerprint() {
+            return Err(SnapshotError::OtherModel { path: path.to_owned() });
+        }
+        let parameters = delta.dense_values()?;
+        let mut tables = Vec::with_capacity(self.tables.len());
+        for table in &self.tables {
+            tables.push(table.with_delta(&delta)?.map_or_else(|| Arc::clone(table), Arc::new));
+        }
+        Ok(Snapshot { parameters, tables, ..self.same() }.packed())
+    }
+
+    /// Another snapshot of the same contents, which shares the tables.
+    fn same(&self) -> Snapshot {
+        let network = Network::new(self.model(), self.isa);
+        Snapshot {
+            version: self.version.clone(),
+            job: self.job.clone(),
+            inputs: Arc::clone(&self.inputs),
+            tables: self.tables.clone(),
+            network: network.unwrap_or_else(|error| unreachable!("it was made before: {error}")),
+            parameters: self.parameters.clone(),
+            isa: self.isa,
+            pooled_offsets: self.pooled_offsets.clone(),
+        }
+        .packed()
+    }
+
+    fn packed(mut self) -> Snapshot {
+        self.network.prepare(&self.parameters);
+        self
+    }
+
+    fn released_as(mut self, release: &Release) -> Snapshot {
+        self.version.number = release.number;
+        self.version.id = release.id.clone();
+        self.version.step = release.step;
+        self.version.run_hash = release.run_hash.clone();
+        self.version.data_time = release.data_time;
         self
     }
 
@@ -137,7 +224,7 @@ impl Snapshot {
 
     /// Bytes of rows and dense weights.
     pub fn bytes(&self) -> u64 {
-        self.tables.iter().map(ServedTable::bytes).sum::<u64>() + (self.parameters.len() * 4) as u64
+        self.tables.iter().map(|table| table.bytes()).sum::<u64>() + (self.parameters.len() * 4) as u64
     }
 
     pub(crate) fn network(&self) -> &Network {

@@ -25,14 +25,15 @@
 //! it is covered by a checksum, and an error about it names the file; nothing here holds more than a few pieces
 //! of [`PIECE_BYTES_MAX`] and the pre-images of the cut. The bytes are described in `docs/format.md`.
 
-mod convert;
+pub(crate) mod convert;
 mod directory;
 mod disk;
 mod error;
-mod header;
-mod layout;
+pub(crate) mod header;
+pub(crate) mod layout;
 mod manifest;
 mod read;
+mod rows;
 mod summary;
 mod sweep;
 #[cfg(test)]

@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod cut;
 pub mod error;
 pub mod memory;
+pub mod registry;
 pub mod slab;
 pub mod table;
 
@@ -11,4 +12,5 @@ pub use checkpoint::CheckpointError;
 pub use cut::Cut;
 pub use error::TableError;
 pub use memory::{memory_available, memory_needed, memory_of_rows};
+pub use registry::{Registry, RegistryError};
 pub use table::{GradientBlock, Table, UpdateReport, UpdateScratch, UpdateStep};

@@ -8,6 +8,8 @@ mod damage;
 mod golden;
 #[path = "checkpoint/python.rs"]
 mod python;
+#[path = "checkpoint/registry.rs"]
+mod registry;
 #[path = "checkpoint/round_trip.rs"]
 mod round_trip;
 

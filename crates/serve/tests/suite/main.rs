@@ -1,4 +1,6 @@
 //! What the serving room promises, tried on models that were really trained.
 
 mod offline;
+mod published;
+mod requests;
 mod trained;

@@ -8,7 +8,7 @@ use campanile_spec::Batch;
 use campanile_tables::checkpoint::{Checkpoint, Load};
 use campanile_train::{TrainError, loader::LocalBatch, rank::RankState, resume};
 
-use crate::trained::{Trained, fill};
+use crate::trained::{Trained, bits, fill};
 
 /// The logits of the training's own forward pass, `[sample][task]`.
 fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
@@ -28,10 +28,6 @@ fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
         Ok(logits)
     });
     logits.unwrap().remove(0)
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]

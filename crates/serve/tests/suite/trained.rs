@@ -3,9 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use campanile_data::{Dataset, PrepOptions, Prepared, prepare};
-use campanile_serve::{Request, Side, Snapshot};
+use campanile_data::{Dataset, PrepOptions, Prepared, Transforms, prepare};
+use campanile_serve::{Request, Scorer, Scores, Side, Snapshot};
 use campanile_spec::{Batch, config::Job};
+use campanile_tables::{
+    Registry,
+    registry::{Publication, Release, Shape},
+};
 use campanile_train::{
     observe::{Event, Observer},
     ranks::Ranks,
@@ -23,6 +27,8 @@ pub struct Trained {
     pub checkpoint: PathBuf,
     /// Keeps the files until the test ends.
     pub folder: TempDir,
+    /// Input files that the test made.
+    pub also: Option<TempDir>,
 }
 
 struct Silent;
@@ -34,9 +40,15 @@ impl Observer for Silent {
 impl Trained {
     /// A job of `examples/`, trained for a few steps.
     pub fn example(name: &str) -> Trained {
+        Trained::changed_example(name, |text| text)
+    }
+
+    /// The same with changes to the job's text.
+    pub fn changed_example(name: &str, change: impl Fn(String) -> String) -> Trained {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/{name}.toml"));
-        let mut job = Job::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let mut job = Job::parse(&change(std::fs::read_to_string(path).unwrap())).unwrap();
         job.run.steps_max = 12;
+        job.run.evaluate.every_steps = 0;
         Trained::job(job)
     }
 
@@ -50,7 +62,31 @@ impl Trained {
         let options = PrepOptions::new(&job.process.cache_dir, job.run.seed);
         let prepared = prepare(&job.run.data, &job.process.data, &options, &mut |_| ()).unwrap();
         let summary = train(&job, &prepared, Ranks::Threads(1), &mut Silent).unwrap();
-        Trained { job, prepared, checkpoint: summary.checkpoint, folder }
+        Trained { job, prepared, checkpoint: summary.checkpoint, folder, also: None }
+    }
+
+    /// Trains on until `steps`.
+    pub fn train_until(&mut self, steps: u64) {
+        self.job.run.steps_max = steps;
+        let summary = train(&self.job, &self.prepared, Ranks::Threads(1), &mut Silent).unwrap();
+        self.checkpoint = summary.checkpoint;
+    }
+
+    /// Publishes the last checkpoint.
+    pub fn publish(&self, registry: &Registry, shape: Shape) -> Release {
+        let fingerprint = self.prepared.transforms.fingerprint();
+        let transforms = self.checkpoint.with_file_name(Transforms::file_name(&fingerprint));
+        let publication = Publication {
+            model: "ranker",
+            checkpoint: &self.checkpoint,
+            transforms: &transforms,
+            fingerprint: &fingerprint,
+            published_ms: 0,
+            judged: serde_json::Value::Null,
+            keep: 100,
+            shape,
+        };
+        registry.publish(&publication).unwrap()
     }
 
     /// The first samples of the training split.
@@ -84,4 +120,17 @@ pub fn fill(request: &mut Request, snapshot: &Snapshot, batch: &Batch) {
         }
     }
     request.finish().unwrap();
+}
+
+/// The logits of some samples.
+pub fn logits(snapshot: &Snapshot, batch: &Batch) -> Vec<f32> {
+    let (mut request, mut scores) = (Request::new(), Scores::default());
+    fill(&mut request, snapshot, batch);
+    Scorer::new().score(snapshot, &[&request], &mut scores).unwrap();
+    scores.logits
+}
+
+/// Their bits.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }

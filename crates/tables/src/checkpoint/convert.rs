@@ -9,7 +9,7 @@ use campanile_kernels::{Isa, half};
 use campanile_spec::RowFormat;
 
 /// The elements of `bytes` in another format.
-pub(super) fn convert(bytes: &[u8], from: RowFormat, to: RowFormat) -> Cow<'_, [u8]> {
+pub(crate) fn convert(bytes: &[u8], from: RowFormat, to: RowFormat) -> Cow<'_, [u8]> {
     if from == to {
         return Cow::Borrowed(bytes);
     }

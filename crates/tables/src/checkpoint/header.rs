@@ -6,14 +6,14 @@
 
 /// A header that grows by one tensor after the other, in the order of their bytes.
 #[derive(Debug, Default)]
-pub(super) struct Header {
+pub(crate) struct Header {
     entries: Vec<String>,
     data_bytes: u64,
 }
 
 impl Header {
     /// Adds what `__metadata__` shall hold.
-    pub(super) fn metadata(mut self, pairs: &[(&str, &str)]) -> Header {
+    pub(crate) fn metadata(mut self, pairs: &[(&str, &str)]) -> Header {
         let pairs: Vec<String> =
             pairs.iter().map(|(key, value)| format!("{}:{}", quoted(key), quoted(value))).collect();
         self.entries.push(format!("\"__metadata__\":{{{}}}", pairs.join(",")));
@@ -21,7 +21,7 @@ impl Header {
     }
 
     /// Adds a tensor behind those before.
-    pub(super) fn tensor(mut self, name: &str, dtype: &str, shape: &[u64], element_bytes: u64) -> Header {
+    pub(crate) fn tensor(mut self, name: &str, dtype: &str, shape: &[u64], element_bytes: u64) -> Header {
         let start = self.data_bytes;
         self.data_bytes += shape.iter().product::<u64>() * element_bytes;
         let end = self.data_bytes;
@@ -39,7 +39,7 @@ impl Header {
     }
 
     /// The eight bytes of length and the JSON, filled up with spaces so that the tensors are aligned to 8.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         let mut json = format!("{{{}}}", self.entries.join(",")).into_bytes();
         json.resize(json.len().next_multiple_of(8), b' ');
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();

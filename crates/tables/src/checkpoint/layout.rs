@@ -215,7 +215,7 @@ fn state_columns(optimizer: &SparseOptimizer, dim: usize) -> Vec<StateColumn> {
 
 /// A table's name as part of a file name: two names never give the same, and every file system takes it.
 /// Letters, digits, `_` and `.` stay; any other byte becomes `%XX`; a long name is cut and gets its hash.
-fn file_stem(name: &str) -> String {
+pub(crate) fn file_stem(name: &str) -> String {
     let mut stem = String::new();
     for byte in name.bytes() {
         match byte {

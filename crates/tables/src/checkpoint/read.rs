@@ -215,7 +215,7 @@ impl Checkpoint {
     }
 
     /// Reads a whole file in place of what `bytes` holds, and returns its path for later messages.
-    fn read_verified(&self, name: &str, bytes: &mut Vec<u8>) -> Result<PathBuf> {
+    pub(super) fn read_verified(&self, name: &str, bytes: &mut Vec<u8>) -> Result<PathBuf> {
         let path = self.path.join(name);
         let Some(entry) = self.manifest.file(name) else {
             let problem = format!("the manifest does not list `{name}`");
@@ -232,13 +232,18 @@ impl Checkpoint {
 }
 
 /// The bytes of a table file's two tensors.
-struct TableTensors<'a> {
-    rows: &'a [u8],
+pub(super) struct TableTensors<'a> {
+    pub rows: &'a [u8],
     state: &'a [u8],
 }
 
 impl<'a> TableTensors<'a> {
-    fn parse(path: &Path, bytes: &'a [u8], layout: &TableLayout, row_count: u64) -> Result<TableTensors<'a>> {
+    pub fn parse(
+        path: &Path,
+        bytes: &'a [u8],
+        layout: &TableLayout,
+        row_count: u64,
+    ) -> Result<TableTensors<'a>> {
         let file = SafeTensors::deserialize(bytes).map_err(|error| malformed(path, error))?;
         let dtype = match layout.format {
             campanile_spec::RowFormat::F32 => Dtype::F32,

@@ -423,7 +423,7 @@ impl DenseLayout {
 
 impl DenseKind {
     /// The name of its file.
-    pub(super) fn file_name(self) -> &'static str {
+    pub(crate) fn file_name(self) -> &'static str {
         match self {
             DenseKind::Weights => "dense.safetensors",
             DenseKind::State => "dense_state.safetensors",
