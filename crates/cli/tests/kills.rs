@@ -101,6 +101,7 @@ fn finish(job: &Path) {
 fn result(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut checkpoints: Vec<PathBuf> = entries(&directory.join("output/checkpoints"));
+    checkpoints.retain(|path| path.is_dir());
     checkpoints.sort();
     let newest = checkpoints.pop().expect("a checkpoint");
     for file in entries(&newest) {

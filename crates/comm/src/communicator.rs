@@ -60,6 +60,11 @@ pub trait Communicator: Send {
         crate::host_name()
     }
 
+    /// Whether ranks are processes, between which messages take time; false for threads.
+    fn crosses_processes(&self) -> bool {
+        true
+    }
+
     /// Starts to send part `r` of `send` to rank `r`. Several exchanges may be under way at once, and they may be
     /// waited for in any order.
     ///

@@ -4,16 +4,18 @@
 //! copied. A receiver spins for some microseconds and then sleeps: within a step the answer is mostly there
 //! already, while on a busy machine a sleeping rank gives its core to the one that it waits for.
 //!
-//! Mailboxes are first in, first out, and every collective puts exactly one message in each, so collectives
-//! cannot be mixed up. They are bounded by the protocol: a rank cannot start a second exchange with another
-//! before it has received the answer of the first, but for the ones it has pending.
+//! Every collective puts exactly one message in each mailbox, so the number of a message there is the number of its
+//! collective, and collectives cannot be mixed up in whatever order they are waited for. Mailboxes are bounded by the
+//! protocol: a rank cannot start a second exchange with another before it has received the answer of the first, but
+//! for the ones it has pending.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -23,14 +25,17 @@ use crate::{Buffer, CommError, Communicator, Pending};
 const SPINS: u32 = 4_000;
 
 struct Mailbox {
-    waiting: AtomicUsize,
+    /// How many letters were posted so far.
+    posted: AtomicU64,
     letters: Mutex<Letters>,
     arrival: Condvar,
 }
 
 #[derive(Default)]
 struct Letters {
-    queue: VecDeque<Buffer>,
+    /// From letter number `first` on; taken ones are `None`, and never at the front.
+    queue: VecDeque<Option<Buffer>>,
+    first: u64,
     sender_left: bool,
 }
 
@@ -46,7 +51,8 @@ struct World {
 pub struct ThreadRank {
     world: Arc<World>,
     rank: usize,
-    splits: std::cell::Cell<u64>,
+    splits: Cell<u64>,
+    started: Cell<u64>,
 }
 
 /// Makes a group of `rank_count` ranks, one for each thread that is to take part.
@@ -103,7 +109,7 @@ impl World {
     fn new(rank_count: usize) -> World {
         assert!(rank_count > 0, "a group needs a rank");
         let mailbox = || Mailbox {
-            waiting: AtomicUsize::new(0),
+            posted: AtomicU64::new(0),
             letters: Mutex::new(Letters::default()),
             arrival: Condvar::new(),
         };
@@ -119,22 +125,21 @@ impl Mailbox {
     }
 
     fn post(&self, letter: Buffer) {
-        self.lock().queue.push_back(letter);
-        self.waiting.fetch_add(1, Ordering::Release);
+        self.lock().queue.push_back(Some(letter));
+        self.posted.fetch_add(1, Ordering::Release);
         self.arrival.notify_one();
     }
 
-    fn receive(&self, from: usize) -> Result<Buffer, CommError> {
+    fn receive(&self, from: usize, number: u64) -> Result<Buffer, CommError> {
         for _ in 0..SPINS {
-            if self.waiting.load(Ordering::Acquire) > 0 {
+            if self.posted.load(Ordering::Acquire) > number {
                 break;
             }
             std::hint::spin_loop();
         }
         let mut letters = self.lock();
         loop {
-            if let Some(letter) = letters.queue.pop_front() {
-                self.waiting.fetch_sub(1, Ordering::AcqRel);
+            if let Some(letter) = letters.take(number) {
                 return Ok(letter);
             }
             if letters.sender_left {
@@ -145,9 +150,21 @@ impl Mailbox {
     }
 }
 
+impl Letters {
+    fn take(&mut self, number: u64) -> Option<Buffer> {
+        let place = number - self.first;
+        let letter = self.queue.get_mut(place as usize)?.take();
+        while let Some(None) = self.queue.front() {
+            self.queue.pop_front();
+            self.first += 1;
+        }
+        letter
+    }
+}
+
 impl ThreadRank {
     fn new(world: Arc<World>, rank: usize) -> ThreadRank {
-        ThreadRank { world, rank, splits: std::cell::Cell::new(0) }
+        ThreadRank { world, rank, splits: Cell::new(0), started: Cell::new(0) }
     }
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
@@ -164,13 +181,18 @@ impl Communicator for ThreadRank {
         self.world.rank_count
     }
 
+    fn crosses_processes(&self) -> bool {
+        false
+    }
+
     fn start_all_to_all(&self, send: Vec<Buffer>) -> Result<Pending<'_>, CommError> {
         assert_eq!(send.len(), self.rank_count(), "one part per rank");
         for (to, part) in send.into_iter().enumerate() {
             self.mailbox(self.rank, to).post(part);
         }
-        Ok(Pending::new(|| {
-            (0..self.rank_count()).map(|from| self.mailbox(from, self.rank).receive(from)).collect()
+        let number = self.started.replace(self.started.get() + 1);
+        Ok(Pending::new(move || {
+            (0..self.rank_count()).map(|from| self.mailbox(from, self.rank).receive(from, number)).collect()
         }))
     }
 

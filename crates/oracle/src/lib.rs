@@ -5,5 +5,7 @@
 
 mod matrix;
 pub mod oracle;
+mod sums;
+mod wire;
 
 pub use oracle::{Oracle, Parameter, Row, Step};

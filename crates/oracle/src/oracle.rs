@@ -5,29 +5,29 @@
 //! is the *order of arithmetic*, because the engine must return the same bits:
 //!
 //! - A matrix product sums over `k` in rising order with `mul_add` into one accumulator that starts at zero;
-//!   `k` is cut into blocks of `BLOCK`, and the sums of later blocks are added to that of the first.
+//!   `k` is cut into blocks of 512, and the sums of later blocks are added to that of the first.
 //! - Where a value is used twice, its gradients are added in the reverse order of use.
 //! - Sums over samples are formed inside a grain, in sample order, then over grains along a binary tree.
 //! - Gradients of a row are added by feature, then sample, then place in the bag; then the row moves once.
-//! - Sums of squares of a row go by blocks of `SQUARES`, each over `LANES` partial sums and a fixed tree.
+//! - Sums of squares of a row go by blocks of 32, each over 16 partial sums and a fixed tree.
 //!
 //! Rows are `f32` (16-bit rows, whose rounding is random by design, are tested in `tables`), matrix products
 //! are `f32`, and first values are given by the caller: the random numbers are `kernels`' business.
 
-use std::ops::{Add, Range};
+use std::ops::Range;
 
-use crate::matrix::Matrix;
+use crate::{
+    matrix::Matrix,
+    sums::{add_products, sum_of_squares, sum_over_grains},
+    wire::travel,
+};
 use campanile_spec::{
     Batch, CrossRank, DcnStructure, DenseOptimizer, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
     SparseOptimizer,
-    config::{DenseTraining, SparseTraining},
+    config::{DenseTraining, ExchangeFormat, SparseTraining},
 };
 
-/// The blocks of a long sum of products, of a row's sum of squares (and its partial sums), and of the whole
-/// gradient's norm.
-const BLOCK: usize = 512;
-const SQUARES: usize = 32;
-const LANES: usize = 16;
+/// The blocks of the whole gradient's norm.
 const NORM_BLOCK: usize = 4096;
 
 /// One dense weight: a matrix `[out, in]` or a vector, and where it lies in the flat weights.
@@ -52,7 +52,7 @@ pub struct Step {
     pub logits: Vec<f32>,
     /// The gradient of the mean loss for all dense weights, before L2 and clipping.
     pub gradient: Vec<f32>,
-    /// The pooled vectors `[sample][pooled_width]`, and the gradient for them.
+    /// The pooled vectors `[sample][pooled_width]`, and the gradient for them before it travels.
     pub pooled: Vec<f32>,
     /// Laid out as `pooled`.
     pub pooled_gradient: Vec<f32>,
@@ -75,6 +75,8 @@ pub struct Oracle {
     sparse: SparseTraining,
     dense: DenseTraining,
     steps: u64,
+    /// How pooled vectors and their gradients travel.
+    pub exchange: ExchangeFormat,
     /// What the flat dense weights are.
     pub parameters: Vec<Parameter>,
     /// All dense weights.
@@ -97,7 +99,8 @@ impl Oracle {
         let rows = |dim, rows| vec![first_row(sparse.optimizer, dim); rows];
         let tables = spec.tables.iter().map(|table| rows(table.dim, table.row_count as usize)).collect();
         let (spec, sparse, dense) = (spec.clone(), sparse.clone(), dense.clone());
-        Oracle { spec, grains, sparse, dense, steps: 0, parameters, weights, tables }
+        let exchange = ExchangeFormat::default();
+        Oracle { spec, grains, sparse, dense, steps: 0, exchange, parameters, weights, tables }
     }
 
     /// One dense weight by its name, if the model has it.
@@ -133,7 +136,9 @@ impl Oracle {
         let tasks = self.spec.tasks.iter().zip(&task_losses);
         let loss =
             tasks.map(|(task, sum)| f64::from(task.weight) * sum).sum::<f64>() / batch.sample_count as f64;
-        self.update_tables(batch, &Matrix { data: pooled_gradient.clone(), ..pooled });
+        let mut arrived = Matrix { data: pooled_gradient.clone(), ..pooled };
+        travel(self.exchange.backward, &self.spec.pooled_offsets(), &mut arrived);
+        self.update_tables(batch, &arrived);
         self.update_dense(&gradient);
         self.steps += 1;
         Step { loss, task_losses, logits, gradient, pooled: pooled.data, pooled_gradient }
@@ -166,6 +171,7 @@ impl Oracle {
                 }
             }
         }
+        travel(self.exchange.forward, &offsets, &mut pooled);
         [Matrix { samples, width: self.spec.dense_count, data: batch.dense.clone() }, pooled]
     }
 
@@ -567,34 +573,4 @@ fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row
             }
         }
     }
-}
-
-/// `start` plus a sum of products: blocks of [`BLOCK`] terms, each with one accumulator from zero.
-fn add_products(start: f32, count: usize, pair: impl Fn(usize) -> (f32, f32)) -> f32 {
-    let block = |first: usize| {
-        (first..count.min(first + BLOCK)).map(&pair).fold(0.0f32, |sum, (a, b)| a.mul_add(b, sum))
-    };
-    (0..count).step_by(BLOCK).fold(start, |sum, first| sum + block(first))
-}
-
-/// Sum of squares: blocks of [`SQUARES`], in each [`LANES`] partial sums by element index, halves added to halves.
-fn sum_of_squares(values: &[f32]) -> f32 {
-    let block = |values: &[f32]| {
-        let mut lanes = [0.0f32; LANES];
-        values.iter().enumerate().for_each(|(i, v)| lanes[i % LANES] += v * v);
-        for half in [8, 4, 2, 1] {
-            (0..half).for_each(|i| lanes[i] += lanes[i + half]);
-        }
-        lanes[0]
-    };
-    values.chunks(SQUARES).map(block).fold(0.0, |sum, block| sum + block)
-}
-
-/// The binary tree over grains: neighbours first.
-fn sum_over_grains<T: Copy + Add<Output = T>>(mut grains: Vec<Vec<T>>) -> Vec<T> {
-    let add = |pair: &[Vec<T>]| pair[0].iter().zip(&pair[1]).map(|(a, b)| *a + *b).collect();
-    while grains.len() > 1 {
-        grains = grains.chunks(2).map(add).collect();
-    }
-    grains.swap_remove(0)
 }

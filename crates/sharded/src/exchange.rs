@@ -8,21 +8,31 @@
 //!                          owners merge, update ◄──gradients by owner── network
 //! ```
 //!
-//! Pooling happens at the owner, so one vector travels per bag, not one per id. An owner sees the samples of
-//! all ranks in rank order, which is the order of the global batch, so sums over samples are formed in the
-//! same order for every number of ranks.
+//! An owner sees the samples of all ranks in rank order, which is the order of the global batch, so sums over
+//! samples are formed in the same order for every number of ranks and every plan.
 //!
-//! A message buffer goes round: vectors travel in it to the samples' rank, which fills the same buffer with
-//! gradients and sends it back. After the first step nothing is allocated.
+//! Each way is started and finished apart, so that the caller can compute in between: ids of the next batch travel
+//! during this one, and vectors and gradients travel in [chunks](crate::chunks) of samples, one while another
+//! computes. Whether a caller does so changes no result. What was started first must be finished first.
+//!
+//! Message buffers go round and are never freed: after the first steps nothing is allocated.
 
 use std::mem::take;
 
-use campanile_comm::{Buffer, CommError, Communicator};
-use campanile_spec::{Bags, FeatureBags, ModelSpec, Plan, Pooling};
-use campanile_tables::{GradientBlock, Table, TableError, UpdateReport, UpdateScratch, UpdateStep};
+use campanile_comm::{Buffer, CommError, Communicator, Pending};
+use campanile_kernels::{Isa, codec::Codec};
+use campanile_spec::{Bags, Grains, ModelSpec, Plan, Pooling};
+use campanile_tables::{Table, TableError, UpdateReport, UpdateStep};
 use thiserror::Error;
 
-use crate::route::{OwnedFeature, Route};
+use crate::{
+    chunks::Chunks,
+    gradients,
+    ids::{self, Ids},
+    route::Route,
+    update::{Owned, Scratch},
+    vectors::{self, HEAD, Loaned, Wire},
+};
 
 /// Why a lookup or a push failed, on all ranks at once.
 #[derive(Debug, Error)]
@@ -32,250 +42,331 @@ pub enum ShardedError {
     Comm(#[from] CommError),
 }
 
+/// How an exchange is done; the codecs change results, the rest does not.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    /// The cut of a batch.
+    pub grains: Grains,
+    /// How many runs a rank's samples are cut into, at most.
+    pub chunks: usize,
+    /// How pooled vectors travel.
+    pub forward: Codec,
+    /// How their gradients travel.
+    pub backward: Codec,
+    /// The level of instructions.
+    pub isa: Isa,
+}
+
 /// One rank's part in the exchange of ids, vectors and gradients.
 pub struct Exchange {
     route: Route,
+    owned: Owned,
     rank: usize,
-    /// For each table of the model, its place among this rank's tables.
-    places: Vec<Option<usize>>,
-    tables_of_features: Vec<usize>,
+    chunks: Chunks,
+    forward: Wire,
+    backward: Wire,
     poolings: Vec<Pooling>,
-    /// The ids that every rank sent for this rank's tables in the running step.
-    ids: Vec<Buffer>,
-    /// Vectors on their way, or the gradients that return in the same memory; one per rank.
-    vectors: Vec<Buffer>,
+    /// The batch at work, and the one whose ids are on their way.
+    current: Ids,
+    next: Ids,
+    next_is_here: bool,
+    /// By chunk: vectors on their way, or the gradients that return in the same memory; one per rank.
+    messages: Vec<Vec<Buffer>>,
+    loaned: Loaned,
     pooled: Buffer,
     gradient: Buffer,
-    sample_count: usize,
-    scratch: UpdateScratch,
+    floats: Vec<f32>,
+    decoded: Buffer,
+    scratch: Scratch,
 }
 
 impl Exchange {
     /// The part of `rank` under `plan`.
-    pub fn new(model: &ModelSpec, plan: &Plan, rank: usize) -> Exchange {
-        let mut places = vec![None; model.tables.len()];
-        for (place, table) in plan.shards_of(rank).map(|(table, _)| table).enumerate() {
-            places[table.0 as usize] = Some(place);
-        }
+    pub fn new(model: &ModelSpec, plan: &Plan, rank: usize, manner: Manner) -> Exchange {
+        let route = Route::new(model, plan);
+        let chunks = Chunks::new(manner.grains, plan.rank_count, manner.chunks);
+        let empty = || vec![Buffer::new(); plan.rank_count];
+        let ids = || Ids { received: empty(), ..Ids::default() };
         Exchange {
-            route: Route::new(model, plan),
+            owned: Owned::new(plan, &route, rank),
             rank,
-            places,
-            tables_of_features: model.features.iter().map(|f| f.table.0 as usize).collect(),
+            messages: (0..chunks.count()).map(|_| empty()).collect(),
+            chunks,
+            forward: Wire { codec: manner.forward, isa: manner.isa },
+            backward: Wire { codec: manner.backward, isa: manner.isa },
             poolings: model.features.iter().map(|f| f.pooling).collect(),
-            ids: vec![Buffer::new(); plan.rank_count],
-            vectors: vec![Buffer::new(); plan.rank_count],
+            current: ids(),
+            next: ids(),
+            next_is_here: false,
+            loaned: Loaned::default(),
             pooled: Buffer::new(),
             gradient: Buffer::new(),
-            sample_count: 0,
-            scratch: UpdateScratch::default(),
+            floats: Vec::new(),
+            decoded: Buffer::new(),
+            scratch: Scratch::default(),
+            route,
         }
     }
 
-    /// Looks up all bags of this rank's samples; [`Exchange::pooled`] then has their vectors. `tables` are this
-    /// rank's tables in table order.
+    /// How many chunks a rank's samples have.
+    pub fn chunk_count(&self) -> usize {
+        self.chunks.count()
+    }
+
+    /// The grains of this rank's chunk.
+    pub fn grains_of(&self, chunk: usize) -> std::ops::Range<usize> {
+        self.chunks.grains_of(self.rank, chunk)
+    }
+
+    /// Starts to send the ids of the next batch, which has `global_count` samples over all ranks, or says that this
+    /// rank has none to send and why; then all ranks fail when they finish.
     ///
     /// # Errors
-    /// When a rank has an id beyond its table, or has left; on all ranks.
-    pub fn lookup(
+    /// When a rank has left.
+    pub fn start_ids<'c>(
         &mut self,
-        comm: &dyn Communicator,
-        tables: &[Table],
-        bags: &Bags,
-    ) -> Result<(), ShardedError> {
-        self.sample_count = bags.sample_count();
-        let mut messages = take(&mut self.ids);
-        for (message, owned) in messages.iter_mut().zip(&self.route.owned) {
-            write_ids(message, owned, bags);
+        comm: &'c dyn Communicator,
+        batch: Result<(&Bags, usize), String>,
+    ) -> Result<Pending<'c>, ShardedError> {
+        let mut messages = take(&mut self.next.received);
+        let written = batch
+            .and_then(|batch| self.next.write(&self.route, &self.chunks, batch, self.rank, &mut messages));
+        if let Err(words) = written {
+            ids::write_failure(&mut messages, &words);
         }
-        self.ids = comm.all_to_all(messages)?;
-        let outcome = self.pool_own(tables);
-        comm.agree(outcome.map_err(|error| error.to_string()))?;
-        self.vectors = comm.all_to_all(take(&mut self.vectors))?;
-        self.assemble();
+        Ok(comm.start_all_to_all(messages)?)
+    }
+
+    /// Waits for the ids of the next batch; [`Exchange::advance`] then makes it the one at work.
+    ///
+    /// # Errors
+    /// When a rank has failed or left; on all ranks.
+    pub fn finish_ids(&mut self, pending: Pending<'_>) -> Result<(), ShardedError> {
+        self.next.received = pending.wait()?;
+        ids::failure(&self.next.received)?;
+        self.next_is_here = true;
         Ok(())
     }
 
-    /// The vectors of this rank's samples, `[sample][pooled_width]` in feature order.
+    /// Whether the ids of the next batch have come.
+    pub fn next_is_here(&self) -> bool {
+        self.next_is_here
+    }
+
+    /// Makes the next batch the one at work.
+    ///
+    /// # Panics
+    /// If its ids have not come.
+    pub fn advance(&mut self) {
+        assert!(take(&mut self.next_is_here), "the next batch is not here");
+        std::mem::swap(&mut self.current, &mut self.next);
+    }
+
+    /// Whether this rank is alone and its vectors need no journey.
+    fn is_alone(&self) -> bool {
+        self.route.owners.len() == 1 && self.route.owners[0].parts.is_empty()
+    }
+
+    /// Looks up what all ranks asked for in a chunk, and starts to send it. `shards` are this rank's in the plan's
+    /// order.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn start_vectors<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        shards: &[Table],
+        chunk: usize,
+    ) -> Result<Pending<'c>, ShardedError> {
+        let mut messages = take(&mut self.messages[chunk]);
+        if let Err(error) = self.answer(shards, chunk, &mut messages) {
+            ids::write_failure(&mut messages, &error.to_string());
+        }
+        Ok(comm.start_all_to_all(messages)?)
+    }
+
+    fn answer(&mut self, shards: &[Table], chunk: usize, messages: &mut [Buffer]) -> Result<(), TableError> {
+        let owner = &self.route.owners[self.rank];
+        // Alone, vectors stay floats, and are rounded where they are.
+        let codec = if self.is_alone() { Codec::F32 } else { self.forward.codec };
+        let wire = Wire { codec, ..self.forward };
+        for (source, out) in messages.iter_mut().enumerate() {
+            let ids = self.current.from(source, owner, self.chunks.count());
+            let samples = self.chunks.samples(self.current.global_count, source, chunk);
+            let request = (&ids, samples, chunk == 0);
+            let memory = (out, &mut self.floats);
+            vectors::answer((owner, wire), &self.poolings, shards, request, memory)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the vectors of a chunk; [`Exchange::pooled`] then has them. `bags` are those of the batch at work.
+    ///
+    /// # Errors
+    /// When a rank has an id beyond its table, or has left; on all ranks.
+    pub fn finish_vectors(
+        &mut self,
+        pending: Pending<'_>,
+        mirrors: &[Table],
+        bags: &Bags,
+        chunk: usize,
+    ) -> Result<(), ShardedError> {
+        let received = pending.wait()?;
+        ids::failure(&received)?;
+        let samples = self.chunks.samples(self.current.global_count, self.rank, chunk);
+        if self.is_alone() {
+            let floats = self.current.sample_count * self.route.pooled_width;
+            self.messages[chunk] = received;
+            vectors::round_all(
+                &self.route,
+                self.forward,
+                vectors::floats_mut(&mut self.messages[chunk][0], floats),
+            );
+            return Ok(());
+        }
+        let width = self.route.pooled_width;
+        self.pooled.resize(self.current.sample_count * width * size_of::<f32>());
+        let pooled = self.pooled.values_mut::<f32>();
+        for (owner, message) in self.route.owners.iter().zip(&received) {
+            vectors::take_vectors((owner, self.forward), message, samples.clone(), (pooled, width));
+        }
+        if chunk == 0 {
+            self.loaned.take(&self.route, &self.current, self.forward, &received, samples.len());
+        }
+        self.loaned.pool((&self.route, self.forward), &self.current, bags, samples.clone(), pooled);
+        vectors::pool_mirrored(&self.route, mirrors, bags, samples.clone(), pooled)
+            .expect("ids of mirrored tables were looked at before they were sent");
+        vectors::round_unsent(&self.route, self.forward, samples, pooled);
+        self.messages[chunk] = received;
+        Ok(())
+    }
+
+    /// The vectors of this rank's samples, `[sample][pooled_width]` in feature order, as far as their chunks have
+    /// come.
     pub fn pooled(&self) -> &[f32] {
-        if self.route.owned.len() == 1 { self.vectors[0].values() } else { self.pooled.values() }
+        if self.is_alone() {
+            let floats = self.current.sample_count * self.route.pooled_width;
+            bytemuck::cast_slice(&self.messages[0][0].bytes()[HEAD..HEAD + floats * size_of::<f32>()])
+        } else {
+            self.pooled.values()
+        }
     }
 
     /// The vectors, and room for their gradients in the same layout.
     pub fn pooled_and_gradient(&mut self) -> (&[f32], &mut [f32]) {
-        let bytes = self.sample_count * self.route.pooled_width * size_of::<f32>();
+        let bytes = self.current.sample_count * self.route.pooled_width * size_of::<f32>();
         self.gradient.resize(bytes);
-        let pooled = if self.route.owned.len() == 1 { &self.vectors[0] } else { &self.pooled };
-        (pooled.values(), self.gradient.values_mut())
+        let pooled = if self.is_alone() {
+            bytemuck::cast_slice(&self.messages[0][0].bytes()[HEAD..HEAD + bytes])
+        } else {
+            self.pooled.values()
+        };
+        (pooled, self.gradient.values_mut())
     }
 
-    /// Sends the gradients to the owners of the rows, which merge duplicates in global sample order and update
-    /// every touched row once.
+    /// Starts to send the gradients of a chunk to the owners of the rows.
     ///
     /// # Errors
-    /// When a rank fails or has left; on all ranks.
-    pub fn push(
+    /// When a rank has left.
+    pub fn start_gradients<'c>(
         &mut self,
-        comm: &dyn Communicator,
-        tables: &mut [Table],
-        step: &UpdateStep,
-    ) -> Result<UpdateReport, ShardedError> {
-        if self.route.owned.len() == 1 {
-            std::mem::swap(&mut self.vectors[0], &mut self.gradient);
-        } else {
-            self.disassemble();
-            self.vectors = comm.all_to_all(take(&mut self.vectors))?;
+        comm: &'c dyn Communicator,
+        chunk: usize,
+    ) -> Result<Pending<'c>, ShardedError> {
+        let mut messages = take(&mut self.messages[chunk]);
+        let samples = self.chunks.samples(self.current.global_count, self.rank, chunk);
+        if self.is_alone() {
+            vectors::round_all(&self.route, self.backward, self.gradient.values_mut());
+            std::mem::swap(&mut messages[0], &mut self.gradient);
+            return Ok(comm.start_all_to_all(messages)?);
         }
-        let outcome = self.update_own(tables, step);
-        // An update that fails leaves rows half way, so nobody may go on from here.
-        comm.agree(outcome.as_ref().map(|_| ()).map_err(|error| error.to_string()))?;
-        Ok(outcome.unwrap_or_default())
+        for (owner, message) in self.route.owners.iter().zip(&mut messages) {
+            let way = (&self.route, owner, self.backward);
+            let memory = (message, &mut self.floats);
+            gradients::write(way, &self.current, samples.clone(), self.gradient.values(), memory);
+        }
+        Ok(comm.start_all_to_all(messages)?)
     }
 
-    fn pool_own(&mut self, tables: &[Table]) -> Result<(), TableError> {
-        let width = self.route.widths[self.rank];
-        for (ids, vectors) in self.ids.iter().zip(&mut self.vectors) {
-            let ids = IdMessage::read(ids);
-            vectors.resize(ids.sample_count * width * size_of::<f32>());
-            let out = vectors.values_mut::<f32>();
-            for (place, owned) in self.route.owned[self.rank].iter().enumerate() {
-                let Some(table) = self.places[self.tables_of_features[owned.feature]] else { continue };
-                let pooling = self.poolings[owned.feature];
-                tables[table].pool(pooling, &ids.feature(place), out, width, owned.owner_offset)?;
+    /// Waits for the gradients of a chunk.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn finish_gradients(&mut self, pending: Pending<'_>, chunk: usize) -> Result<(), ShardedError> {
+        let mut received = pending.wait()?;
+        if !self.is_alone() {
+            let owner = &self.route.owners[self.rank];
+            for (source, message) in received.iter_mut().enumerate() {
+                let ids = self.current.from(source, owner, self.chunks.count());
+                let samples = self.chunks.samples(self.current.global_count, source, chunk).len();
+                let memory = (message, &mut self.decoded);
+                gradients::read((owner, self.backward), &ids, (samples, chunk), memory);
             }
+        }
+        self.messages[chunk] = received;
+        Ok(())
+    }
+
+    /// Merges the gradients of every row in global sample order and updates it once, when all chunks have come.
+    ///
+    /// # Errors
+    /// When a rank has left; on all ranks.
+    pub fn update(
+        &mut self,
+        comm: &dyn Communicator,
+        shards: &mut [Table],
+        mirrors: &mut [Table],
+        step: &UpdateStep,
+    ) -> Result<UpdateReport, ShardedError> {
+        let owner = &self.route.owners[self.rank];
+        let ids: Vec<_> = (0..self.route.owners.len())
+            .map(|source| self.current.from(source, owner, self.chunks.count()))
+            .collect();
+        let batch = (&self.chunks, self.current.global_count);
+        let blocks =
+            |shard: usize| gradients::blocks(shard, (&self.route, owner), batch, &ids, &self.messages);
+        let manner = (step, self.forward.isa);
+        let report = self.owned.update(comm, shards, &blocks, manner, &mut self.scratch)?;
+        self.owned.refresh_mirrors(comm, shards, mirrors, &self.scratch)?;
+        Ok(report)
+    }
+
+    /// A whole lookup, one way after the other.
+    ///
+    /// # Errors
+    /// As the parts that it consists of.
+    pub fn lookup(
+        &mut self,
+        comm: &dyn Communicator,
+        (shards, mirrors): (&[Table], &[Table]),
+        batch: Result<(&Bags, usize), String>,
+    ) -> Result<(), ShardedError> {
+        let bags = batch.as_ref().ok().map(|(bags, _)| *bags);
+        let pending = self.start_ids(comm, batch)?;
+        self.finish_ids(pending)?;
+        self.advance();
+        let bags = bags.expect("a batch without bags has failed above");
+        for chunk in 0..self.chunk_count() {
+            let pending = self.start_vectors(comm, shards, chunk)?;
+            self.finish_vectors(pending, mirrors, bags, chunk)?;
         }
         Ok(())
     }
 
-    /// Puts the vectors of all owners side by side, in feature order.
-    fn assemble(&mut self) {
-        if self.route.owned.len() == 1 {
-            return;
+    /// A whole push: gradients to the owners, which update their rows.
+    ///
+    /// # Errors
+    /// As the parts that it consists of.
+    pub fn push(
+        &mut self,
+        comm: &dyn Communicator,
+        (shards, mirrors): (&mut [Table], &mut [Table]),
+        step: &UpdateStep,
+    ) -> Result<UpdateReport, ShardedError> {
+        for chunk in 0..self.chunk_count() {
+            let pending = self.start_gradients(comm, chunk)?;
+            self.finish_gradients(pending, chunk)?;
         }
-        let pooled_width = self.route.pooled_width;
-        self.pooled.resize(self.sample_count * pooled_width * size_of::<f32>());
-        let pooled = self.pooled.values_mut::<f32>();
-        for ((owned, &width), vectors) in self.route.owned.iter().zip(&self.route.widths).zip(&self.vectors) {
-            if width == 0 {
-                continue;
-            }
-            let vectors = vectors.values::<f32>();
-            for (row, part) in pooled.chunks_exact_mut(pooled_width).zip(vectors.chunks_exact(width)) {
-                for f in owned {
-                    row[f.pooled_offset..][..f.dim].copy_from_slice(&part[f.owner_offset..][..f.dim]);
-                }
-            }
-        }
-    }
-
-    /// Cuts the gradients up by owner, into the buffers that the vectors came in.
-    fn disassemble(&mut self) {
-        let pooled_width = self.route.pooled_width;
-        let gradient = self.gradient.values::<f32>();
-        for ((owned, &width), vectors) in
-            self.route.owned.iter().zip(&self.route.widths).zip(&mut self.vectors)
-        {
-            vectors.resize(self.sample_count * width * size_of::<f32>());
-            if width == 0 {
-                continue;
-            }
-            let parts = vectors.values_mut::<f32>();
-            for (row, part) in gradient.chunks_exact(pooled_width).zip(parts.chunks_exact_mut(width)) {
-                for f in owned {
-                    part[f.owner_offset..][..f.dim].copy_from_slice(&row[f.pooled_offset..][..f.dim]);
-                }
-            }
-        }
-    }
-
-    fn update_own(&mut self, tables: &mut [Table], step: &UpdateStep) -> Result<UpdateReport, TableError> {
-        let width = self.route.widths[self.rank];
-        let messages: Vec<IdMessage<'_>> = self.ids.iter().map(IdMessage::read).collect();
-        let mut total = UpdateReport::default();
-        for (table, place) in self.places.iter().enumerate() {
-            let Some(place) = *place else { continue };
-            let mut blocks = Vec::new();
-            for (message_place, owned) in self.route.owned[self.rank].iter().enumerate() {
-                if self.tables_of_features[owned.feature] != table {
-                    continue;
-                }
-                for (ids, vectors) in messages.iter().zip(&self.vectors) {
-                    blocks.push(GradientBlock {
-                        bags: ids.feature(message_place),
-                        pooling: self.poolings[owned.feature],
-                        gradient: vectors.values(),
-                        stride: width,
-                        offset: owned.owner_offset,
-                    });
-                }
-            }
-            let report = tables[place].update(&blocks, step, &mut self.scratch)?;
-            total.ids_seen += report.ids_seen;
-            total.rows_touched += report.rows_touched;
-        }
-        Ok(total)
-    }
-}
-
-/// Words before the arrays of an id message: samples, ids, whether weights follow, features.
-const HEADER_WORDS: usize = 4;
-
-/// The ids of one rank's samples for one owner's features:
-/// `header | offsets: features * samples + 1 | rows | weights, if any`, all in words of 32 bits.
-struct IdMessage<'a> {
-    sample_count: usize,
-    offsets: &'a [u32],
-    rows: &'a [u32],
-    weights: &'a [f32],
-}
-
-fn write_ids(message: &mut Buffer, owned: &[OwnedFeature], bags: &Bags) {
-    let samples = bags.sample_count();
-    let weighted = !bags.weights().is_empty();
-    let ids: usize = owned.iter().map(|f| bags.feature(f.feature).rows.len()).sum();
-    let offsets_end = HEADER_WORDS + owned.len() * samples + 1;
-    let rows_end = offsets_end + ids;
-    message.resize((rows_end + if weighted { ids } else { 0 }) * size_of::<u32>());
-    let words = message.values_mut::<u32>();
-    words[..HEADER_WORDS].copy_from_slice(&[
-        samples as u32,
-        ids as u32,
-        u32::from(weighted),
-        owned.len() as u32,
-    ]);
-    words[HEADER_WORDS] = 0;
-    let mut next = 0;
-    for (place, f) in owned.iter().enumerate() {
-        let feature = bags.feature(f.feature);
-        let offsets = &mut words[HEADER_WORDS + 1 + place * samples..][..samples];
-        let base = feature.offsets[0];
-        for (to, from) in offsets.iter_mut().zip(&feature.offsets[1..]) {
-            *to = from - base + next as u32;
-        }
-        words[offsets_end + next..][..feature.rows.len()].copy_from_slice(feature.rows);
-        if weighted {
-            words[rows_end + next..][..feature.rows.len()]
-                .copy_from_slice(bytemuck::cast_slice(feature.weights));
-        }
-        next += feature.rows.len();
-    }
-}
-
-impl<'a> IdMessage<'a> {
-    fn read(message: &'a Buffer) -> IdMessage<'a> {
-        let words = message.values::<u32>();
-        let (samples, ids, weighted, features) =
-            (words[0] as usize, words[1] as usize, words[2], words[3] as usize);
-        let (offsets, rest) = words[HEADER_WORDS..].split_at(features * samples + 1);
-        let (rows, weights) = rest.split_at(ids);
-        assert_eq!(weights.len(), if weighted == 1 { ids } else { 0 }, "an id message of the wrong length");
-        IdMessage { sample_count: samples, offsets, rows, weights: bytemuck::cast_slice(weights) }
-    }
-
-    fn feature(&self, place: usize) -> FeatureBags<'a> {
-        let offsets = &self.offsets[place * self.sample_count..=(place + 1) * self.sample_count];
-        let range = offsets[0] as usize..offsets[self.sample_count] as usize;
-        let weights = if self.weights.is_empty() { &[][..] } else { &self.weights[range.clone()] };
-        FeatureBags { offsets, rows: &self.rows[range], weights }
+        self.update(comm, shards, mirrors, step)
     }
 }

@@ -1,9 +1,15 @@
 //! Where a plan meets ranks: ids to the owners of rows, pooled vectors back, gradients forth.
 //!
-//! This room holds no rows and does no maths; it knows who must send what to whom.
+//! This room holds no rows and does no maths of its own; it knows who must send what to whom.
 
+mod chunks;
 pub mod exchange;
+mod gradients;
+mod ids;
 pub mod reduce;
 mod route;
+mod split;
+mod update;
+mod vectors;
 
-pub use exchange::{Exchange, ShardedError};
+pub use exchange::{Exchange, Manner, ShardedError};

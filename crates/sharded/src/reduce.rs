@@ -7,7 +7,7 @@
 
 use std::{mem::take, ops::Range};
 
-use campanile_comm::{Buffer, CommError, Communicator};
+use campanile_comm::{Buffer, CommError, Communicator, Pending};
 
 /// Slices begin at multiples of this many floats, so that sums over blocks of that size (the gradient's norm)
 /// are formed by one rank each, in the same order for every number of ranks.
@@ -41,23 +41,49 @@ impl Reduction {
     /// # Errors
     /// When a rank has left.
     pub fn sum_slice(&mut self, comm: &dyn Communicator, gradient: &mut [f32]) -> Result<(), CommError> {
+        let pending = self.start_sum(comm, gradient)?;
+        self.finish_sum(comm, pending, gradient)
+    }
+
+    /// Starts to send the other ranks their slices of `gradient`, which may not change until the sum is finished.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn start_sum<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        gradient: &[f32],
+    ) -> Result<Option<Pending<'c>>, CommError> {
         assert_eq!(gradient.len(), self.parameter_count);
         if self.rank_count == 1 {
-            return Ok(());
+            return Ok(None);
         }
         let own = comm.rank();
-        let slice_of = |rank: usize| slice_of(self.parameter_count, rank, self.rank_count);
-        // Of two ranks each adds what came to what it has, in place: a sum of two does not know their order.
-        let in_place = self.rank_count == 2;
         let mut parts = take(&mut self.parts);
         for (rank, part) in parts.iter_mut().enumerate() {
-            let slice = if in_place && rank == own { &[] } else { &gradient[slice_of(rank)] };
+            let stays = self.adds_in_place() && rank == own;
+            let slice = if stays { &[] } else { &gradient[self.slice(rank)] };
             part.resize(size_of_val(slice));
             part.values_mut().copy_from_slice(slice);
         }
-        let mut parts = comm.all_to_all(parts)?;
-        if in_place {
-            add(&mut gradient[slice_of(own)], parts[1 - own].values());
+        comm.start_all_to_all(parts).map(Some)
+    }
+
+    /// Waits for the slices of the others and adds them to this rank's, along the tree.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn finish_sum(
+        &mut self,
+        comm: &dyn Communicator,
+        pending: Option<Pending<'_>>,
+        gradient: &mut [f32],
+    ) -> Result<(), CommError> {
+        let Some(pending) = pending else { return Ok(()) };
+        let own = comm.rank();
+        let mut parts = pending.wait()?;
+        if self.adds_in_place() {
+            add(&mut gradient[self.slice(own)], parts[1 - own].values());
         } else {
             // Neighbours, then neighbours of neighbours: ((0+1)+(2+3))+...
             let mut distance = 1;
@@ -68,10 +94,19 @@ impl Reduction {
                 }
                 distance *= 2;
             }
-            gradient[slice_of(own)].copy_from_slice(parts[0].values());
+            gradient[self.slice(own)].copy_from_slice(parts[0].values());
         }
         self.parts = parts;
         Ok(())
+    }
+
+    /// Of two ranks each adds what came to what it has: a sum of two does not know their order.
+    fn adds_in_place(&self) -> bool {
+        self.rank_count == 2
+    }
+
+    fn slice(&self, rank: usize) -> Range<usize> {
+        slice_of(self.parameter_count, rank, self.rank_count)
     }
 
     /// Gives every rank the slices of `weights` that the others have updated.
@@ -84,7 +119,7 @@ impl Reduction {
             return Ok(());
         }
         let mut parts = take(&mut self.weights);
-        let own = &weights[slice_of(self.parameter_count, comm.rank(), self.rank_count)];
+        let own = &weights[self.slice(comm.rank())];
         for (rank, part) in parts.iter_mut().enumerate() {
             part.resize(if rank == comm.rank() { 0 } else { size_of_val(own) });
             if rank != comm.rank() {

@@ -33,7 +33,7 @@ mod reference;
 pub(crate) mod value;
 
 pub use error::{At, JobError};
-use keys::section;
+use keys::{defaults, section, words};
 pub use reference::reference_page;
 
 /// What `job.toml` says, checked and filled in.
@@ -66,6 +66,8 @@ pub struct Run {
     pub sparse: SparseTraining,
     /// How dense weights move.
     pub dense: DenseTraining,
+    /// How vectors travel between ranks.
+    pub exchange: ExchangeFormat,
     /// Evaluation while training.
     pub evaluate: Evaluate,
 }
@@ -94,6 +96,46 @@ pub struct DenseTraining {
     pub l2: f32,
     /// The whole dense gradient is scaled down to this norm; 0 means no limit.
     pub norm_max: f32,
+}
+
+section! {
+    /// How vectors travel between ranks. A codec rounds every vector, also those that stay on their rank, so the
+    /// result does not depend on the number of ranks or on where tables live.
+    #[derive(Copy)]
+    pub struct ExchangeFormat {
+        /// Pooled vectors, from the rows to the samples.
+        pub forward: WireFormat = WireFormat::F32,
+        /// Their gradients, on the way back.
+        pub backward: WireFormat = WireFormat::F32,
+    }
+}
+
+defaults!(ExchangeFormat);
+
+words! {
+    /// The form of a vector on its way.
+    pub enum WireFormat {
+        /// As it is: 4 bytes an element.
+        F32,
+        /// IEEE half precision, rounded to nearest: 2 bytes an element; 65504 is the largest.
+        F16,
+        /// bfloat16, rounded to nearest: 2 bytes an element, with the range of `f32`.
+        Bf16,
+        /// A byte an element, and a scale and an offset for every 32 elements.
+        Int8,
+    }
+}
+
+words! {
+    /// Whether ranks compute while vectors travel.
+    pub enum Pipeline {
+        /// On when ranks are processes, off when they are threads, between which nothing travels.
+        Auto,
+        /// On.
+        On,
+        /// Off.
+        Off,
+    }
 }
 
 section! {
@@ -131,6 +173,8 @@ section! {
         pub table_memory_mib: u64 = 0,
         /// Batches prepared ahead of the step.
         pub batches_ahead: usize = 4,
+        /// Whether ranks compute while ids, vectors and gradients travel.
+        pub pipeline: Pipeline = Pipeline::Auto,
     }
 }
 

@@ -234,6 +234,9 @@ impl Placement {
         if self.shards.len() != row_ranges.len() * (columns.len() - 1) {
             return Err("its shards are not a grid".to_owned());
         }
+        if self.replicated && columns.len() > 2 {
+            return Err("it is replicated, so only its rows can be cut".to_owned());
+        }
         if self.returns == Returns::Pooled && row_ranges.len() > 1 {
             return Err("it is cut by rows, so rows must travel, not pooled vectors".to_owned());
         }

@@ -193,6 +193,10 @@ fn the_effective_job_has_every_key_and_reads_back() {
         l2 = 0.0
         norm_max = 0.0
 
+        [run.exchange]
+        forward = "f32"
+        backward = "f32"
+
         [run.evaluate]
         every_steps = 0
         samples_max = 0
@@ -207,6 +211,7 @@ fn the_effective_job_has_every_key_and_reads_back() {
         prep_memory_mib = 512
         table_memory_mib = 0
         batches_ahead = 4
+        pipeline = "auto"
 
         [process.data]
         train = ["a.parquet", "b \"c\".parquet"]

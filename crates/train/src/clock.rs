@@ -7,28 +7,31 @@ use std::time::Instant;
 pub enum Part {
     /// Waiting for the next batch.
     Input,
-    /// Ids out, pooling, vectors back.
+    /// Pooling rows and laying vectors out.
     Lookup,
     /// Packing weights for the step's products.
     Pack,
     /// The dense network, forward and backward.
     Network,
-    /// Gradients to the owners, merge, row updates.
+    /// Merge and row updates.
     Update,
     /// Reduction and update of the dense weights.
     Dense,
+    /// Waiting for ids, vectors and gradients of other ranks.
+    Exchange,
     /// Collecting predictions, metrics, checkpoint pieces.
     Rest,
 }
 
 /// Names of the parts, in order.
-pub const PARTS: [(Part, &str); 7] = [
+pub const PARTS: [(Part, &str); 8] = [
     (Part::Input, "input"),
     (Part::Lookup, "lookup"),
     (Part::Pack, "pack"),
     (Part::Network, "network"),
     (Part::Update, "update"),
     (Part::Dense, "dense"),
+    (Part::Exchange, "exchange"),
     (Part::Rest, "rest"),
 ];
 

@@ -6,6 +6,7 @@ use campanile_comm::CommError;
 use campanile_data::DataError;
 use campanile_model::ModelError;
 use campanile_sharded::ShardedError;
+use campanile_spec::PlanError;
 use campanile_tables::{CheckpointError, TableError};
 use thiserror::Error;
 
@@ -24,6 +25,9 @@ pub enum TrainError {
     /// The model's shapes do not fit.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The plan is one for another model or another number of ranks.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// A table could not do what it was asked.
     #[error(transparent)]
     Table(#[from] TableError),

@@ -31,10 +31,8 @@ pub fn evaluate(
     let mut batch = LocalBatch::default();
     state.network.prepare(&state.parameters);
     for step in 0..feed.steps_per_epoch() {
-        let outcome = feed.read(&mut reader, step, &mut batch);
-        comm.agree(outcome.as_ref().map(drop).map_err(ToString::to_string))?;
-        outcome?;
-        state.predict(comm, &batch)?;
+        let read = feed.read(&mut reader, step, &mut batch);
+        state.predict(comm, &batch, read.map_err(|error| error.to_string()))?;
         let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
         scores.add(&predictions);
     }

@@ -15,7 +15,7 @@ pub enum Onto {
 }
 
 /// The flat gradient of a rank, with the buffers that its tree needs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GradientTree {
     /// One per level; the first has the sum in the end.
     levels: Vec<Vec<f32>>,

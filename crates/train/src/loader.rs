@@ -96,12 +96,15 @@ impl Loader {
         Ok(Loader { batches, used, thread: Some(thread) })
     }
 
-    /// The next batch; `None` after the last.
+    /// The batch of the next step.
     ///
     /// # Errors
     /// When the data cannot be read.
-    pub fn next_batch(&mut self) -> Result<Option<LocalBatch>, DataError> {
-        self.batches.recv().map_or(Ok(None), |outcome| outcome.map(Some))
+    ///
+    /// # Panics
+    /// After the last step, or after an error.
+    pub fn next_batch(&mut self) -> Result<LocalBatch, DataError> {
+        self.batches.recv().expect("a batch is asked for once for every step")
     }
 
     /// Gives a batch back, so that its memory serves again.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use campanile_spec::config::Job;
-use campanile_tables::{memory_available, memory_needed};
+use campanile_spec::{Plan, SparseOptimizer, config::Job};
+use campanile_tables::{memory_available, memory_needed, memory_of_rows};
 
 /// The tables do not fit: which, how much, and what to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,12 +35,23 @@ impl fmt::Display for DoesNotFit {
     }
 }
 
-/// Checks the share of the job's tables that lands on this host, which has `ranks_here` of `rank_count` ranks, against
-/// `process.table_memory_mib`, or against the free memory of the machine.
+/// Bytes of a rank's rows, their optimizer state and its copies of replicated tables.
+pub fn of_rank(job: &Job, plan: &Plan, rank: usize) -> u64 {
+    let (tables, optimizer) = (&job.run.model.tables, &job.run.sparse.optimizer);
+    let shards = plan.shards_of(rank).map(|(table, shard)| {
+        let rows = shard.rows.end - shard.rows.start;
+        memory_of_rows(tables[table.0 as usize].format, shard.columns.len(), optimizer, rows)
+    });
+    let copied = tables.iter().zip(&plan.placements).filter(|(_, p)| p.replicated && plan.rank_count > 1);
+    shards.sum::<u64>() + copied.map(|(table, _)| memory_needed(table, &SparseOptimizer::Sgd)).sum::<u64>()
+}
+
+/// Checks what tables need on this host against `process.table_memory_mib`, or against the free memory of the
+/// machine.
 ///
 /// # Errors
 /// When they do not fit.
-pub fn check(job: &Job, ranks_here: usize, rank_count: usize) -> Result<(), DoesNotFit> {
+pub fn check(job: &Job, needed: u64) -> Result<(), DoesNotFit> {
     let (limit, limit_source) = match job.process.table_memory_mib {
         0 => match memory_available() {
             Some(free) => (free, "the free memory of this machine"),
@@ -55,7 +66,6 @@ pub fn check(job: &Job, ranks_here: usize, rank_count: usize) -> Result<(), Does
         .iter()
         .map(|table| (table.name.clone(), memory_needed(table, &job.run.sparse.optimizer)))
         .collect();
-    let needed = sizes.iter().map(|(_, size)| size).sum::<u64>() / rank_count as u64 * ranks_here as u64;
     if needed <= limit {
         return Ok(());
     }

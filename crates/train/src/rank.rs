@@ -1,7 +1,7 @@
 //! All that one rank holds while it trains.
 
-use campanile_comm::{Buffer, CommError, Communicator};
-use campanile_kernels::Isa;
+use campanile_comm::{Buffer, CommError, Communicator, Pending};
+use campanile_kernels::{Isa, codec::Codec};
 use campanile_model::{
     Network, Workspace,
     loss::{Labels, binary_cross_entropy},
@@ -9,18 +9,18 @@ use campanile_model::{
     optimizer,
 };
 use campanile_sharded::{
-    Exchange,
+    Exchange, Manner,
     reduce::{Reduction, slice_of},
 };
 use campanile_spec::{
-    Grains, ModelSpec, Plan,
-    config::{DenseTraining, Run, SparseTraining},
+    Grains, ModelSpec, Plan, SparseOptimizer,
+    config::{DenseTraining, Run, SparseTraining, WireFormat},
 };
 use campanile_tables::Table;
 
 use crate::{
     TrainError,
-    clock::Timings,
+    clock::{Part, Timings},
     gradient_tree::{GradientTree, Onto},
     loader::LocalBatch,
 };
@@ -35,8 +35,10 @@ pub struct RankState {
     pub dense: DenseTraining,
     /// The dense optimizer's state of this rank's slice, by name.
     pub dense_state: Vec<(&'static str, Vec<f32>)>,
-    /// The tables of this rank, in table order.
+    /// The shards of this rank, in the plan's order.
     pub tables: Vec<Table>,
+    /// Copies of the tables that every rank looks up for itself; one rank updates each row and tells the others.
+    pub mirrors: Vec<Table>,
     /// How rows move.
     pub sparse: SparseTraining,
     /// Where everything lives.
@@ -58,13 +60,32 @@ pub struct RankState {
     logit_gradients: Vec<f32>,
 }
 
+/// Where a rank sits and how it works; nothing here changes a result.
+#[derive(Debug, Clone, Copy)]
+pub struct Seat<'a> {
+    /// Where tables live.
+    pub plan: &'a Plan,
+    /// This rank.
+    pub rank: usize,
+    /// How many runs of samples travel one after the other, at most; 1 without a pipeline.
+    pub chunks: usize,
+    /// The level of instructions, the same on all ranks.
+    pub isa: Isa,
+}
+
+/// Chunks of a rank's samples in a pipeline: the first one's vectors and the last one's gradients travel while
+/// nothing computes, so more are better, until messages become too small to fill the line.
+pub const PIPELINE_CHUNKS: usize = 4;
+
 impl RankState {
     /// The state before the first step.
     ///
     /// # Errors
-    /// When the model's shapes do not fit, or memory cannot be had.
-    pub fn new(run: &Run, rank: usize, rank_count: usize, isa: Isa) -> Result<RankState, TrainError> {
-        let plan = Plan::balanced(&run.model, rank_count);
+    /// When the model's shapes or the plan do not fit, or memory cannot be had.
+    pub fn new(run: &Run, seat: Seat<'_>) -> Result<RankState, TrainError> {
+        let Seat { plan, rank, chunks, isa } = seat;
+        plan.check(&run.model)?;
+        let rank_count = plan.rank_count;
         let network = Network::new(&run.model, isa)?;
         let parameters = network.initial_parameters(run.seed);
         let grains = run.grains();
@@ -73,12 +94,20 @@ impl RankState {
             return Err(TrainError::GrainTooLarge { samples: grain_samples, limit: BACKWARD_SAMPLES_MAX });
         }
         let slice = slice_of(parameters.len(), rank, rank_count);
-        let tables = plan.shards_of(rank).map(|(table, _)| {
+        let tables = plan.shards_of(rank).map(|(table, shard)| {
+            let (rows, columns) = (shard.rows.clone(), shard.columns.clone());
             let spec = &run.model.tables[table.0 as usize];
-            Table::new(spec, 0..spec.row_count, &run.sparse.optimizer, run.seed)
+            Table::shard(spec, rows, columns, &run.sparse.optimizer, run.seed)
         });
+        let copied = run.model.tables.iter().zip(&plan.placements);
+        let mirrors = copied
+            .filter(|(_, placement)| placement.replicated && rank_count > 1)
+            .map(|(spec, _)| Table::new(spec, 0..spec.row_count, &SparseOptimizer::Sgd, run.seed));
+        let (forward, backward) = (codec(run.exchange.forward), codec(run.exchange.backward));
+        let manner = Manner { grains, chunks, forward, backward, isa };
         Ok(RankState {
             tables: tables.collect::<Result<_, _>>()?,
+            mirrors: mirrors.collect::<Result<_, _>>()?,
             dense_state: optimizer::state_names(&run.dense.optimizer)
                 .iter()
                 .copied()
@@ -88,7 +117,7 @@ impl RankState {
             sparse: run.sparse.clone(),
             seed: run.seed,
             timings: Timings::default(),
-            exchange: Exchange::new(&run.model, &plan, rank),
+            exchange: Exchange::new(&run.model, plan, rank, manner),
             reduction: Reduction::new(parameters.len(), rank_count),
             gradient: GradientTree::new(parameters.len(), grains.count() / rank_count),
             workspace: network.workspace(grain_samples),
@@ -98,7 +127,7 @@ impl RankState {
             logit_gradients: Vec::new(),
             network,
             parameters,
-            plan,
+            plan: plan.clone(),
             grains,
             rank,
             rank_count,
@@ -115,12 +144,18 @@ impl RankState {
         self.model.tasks.len()
     }
 
-    /// Predicts a batch; [`RankState::logits`] then has this rank's part.
+    /// Predicts a batch, or says why this rank has none; [`RankState::logits`] then has this rank's part.
     ///
     /// # Errors
     /// When any rank fails.
-    pub fn predict(&mut self, comm: &dyn Communicator, batch: &LocalBatch) -> Result<(), TrainError> {
-        self.exchange.lookup(comm, &self.tables, &batch.samples.bags)?;
+    pub fn predict(
+        &mut self,
+        comm: &dyn Communicator,
+        batch: &LocalBatch,
+        read: Result<(), String>,
+    ) -> Result<(), TrainError> {
+        let asked = read.map(|()| (&batch.samples.bags, batch.global_count));
+        self.exchange.lookup(comm, (&self.tables, &self.mirrors), asked)?;
         let (tasks, width) = (self.model.tasks.len(), self.model.pooled_width());
         let dense_count = self.model.dense_count;
         self.logits.resize(batch.samples.sample_count * tasks, 0.0);
@@ -138,53 +173,134 @@ impl RankState {
         Ok(())
     }
 
-    /// Forward, loss and backward of this rank's grains. Leaves the logits, the rank's node of the gradient
-    /// tree, and the gradients of the pooled vectors.
-    pub(crate) fn forward_and_backward(&mut self, batch: &LocalBatch) {
+    /// Makes `batch` the one at work: sends its ids now, unless they travelled during the last step.
+    pub(crate) fn take_up(&mut self, comm: &dyn Communicator, batch: &LocalBatch) -> Result<(), TrainError> {
+        if !self.exchange.next_is_here() {
+            let ids = self.start_ids(comm, Some(Ok(batch)))?;
+            self.finish_ids(ids)?;
+        }
+        self.exchange.advance();
+        Ok(())
+    }
+
+    /// Tells all ranks that this one cannot go on, in place of the ids that they wait for, and why.
+    pub(crate) fn refuse<T>(&mut self, comm: &dyn Communicator, error: TrainError) -> Result<T, TrainError> {
+        if comm.rank_count() > 1 {
+            let ids = self.start_ids(comm, Some(Err(error.to_string())))?;
+            self.finish_ids(ids)?;
+        }
+        Err(error)
+    }
+
+    /// Starts to send the ids of the next batch, if there is one.
+    pub(crate) fn start_ids<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        next: Option<Result<&LocalBatch, String>>,
+    ) -> Result<Option<Pending<'c>>, TrainError> {
+        let Some(next) = next else { return Ok(None) };
+        self.timings.start(Part::Lookup);
+        let ids = next.map(|batch| (&batch.samples.bags, batch.global_count));
+        Ok(Some(self.exchange.start_ids(comm, ids)?))
+    }
+
+    /// Waits for the ids of the next batch, if they are on their way.
+    pub(crate) fn finish_ids(&mut self, ids: Option<Pending<'_>>) -> Result<(), TrainError> {
+        self.timings.start(Part::Exchange);
+        Ok(ids.map_or(Ok(()), |ids| self.exchange.finish_ids(ids))?)
+    }
+
+    /// Pools the rows that all ranks have asked for, and starts to send them, chunk by chunk.
+    pub(crate) fn start_vectors<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+    ) -> Result<Vec<Pending<'c>>, TrainError> {
+        self.timings.start(Part::Lookup);
+        let chunks = 0..self.exchange.chunk_count();
+        Ok(chunks.map(|c| self.exchange.start_vectors(comm, &self.tables, c)).collect::<Result<_, _>>()?)
+    }
+
+    /// Waits for the gradients of all chunks.
+    pub(crate) fn finish_gradients(&mut self, gradients: Vec<Pending<'_>>) -> Result<(), TrainError> {
+        self.timings.start(Part::Exchange);
+        for (chunk, pending) in gradients.into_iter().enumerate() {
+            self.exchange.finish_gradients(pending, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Forward, loss and backward of this rank's grains. Waits for each chunk's vectors when its first grain comes,
+    /// and starts to send its gradients after its last. Leaves the logits and the rank's node of the gradient tree.
+    pub(crate) fn forward_and_backward<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        batch: &LocalBatch,
+        vectors: Vec<Pending<'c>>,
+    ) -> Result<Vec<Pending<'c>>, TrainError> {
+        self.logits.resize(batch.samples.sample_count * self.model.tasks.len(), 0.0);
+        let mut tree = std::mem::take(&mut self.gradient);
+        let mut vectors = vectors.into_iter();
+        let (mut gradients, mut outcome) = (Vec::new(), Ok(()));
+        tree.sum_grains(self.grains.of_rank(self.rank, self.rank_count), &mut |grain, onto, gradient| {
+            let chunk = gradients.len();
+            let grains = self.exchange.grains_of(chunk.min(self.exchange.chunk_count() - 1));
+            if outcome.is_ok() && grain == grains.start {
+                self.timings.start(Part::Exchange);
+                let pending = vectors.next().expect("vectors of every chunk are on their way");
+                outcome = self.exchange.finish_vectors(pending, &self.mirrors, &batch.samples.bags, chunk);
+            }
+            if outcome.is_err() {
+                return;
+            }
+            self.timings.start(Part::Network);
+            self.one_grain(batch, grain, onto, gradient);
+            if grain + 1 == grains.end {
+                self.timings.start(Part::Lookup);
+                match self.exchange.start_gradients(comm, chunk) {
+                    Ok(pending) => gradients.push(pending),
+                    Err(error) => outcome = Err(error),
+                }
+            }
+        });
+        self.gradient = tree;
+        outcome?;
+        Ok(gradients)
+    }
+
+    fn one_grain(&mut self, batch: &LocalBatch, grain: usize, onto: Onto, gradient: &mut [f32]) {
         let (tasks, width) = (self.model.tasks.len(), self.model.pooled_width());
         let dense_count = self.model.dense_count;
-        self.logits.resize(batch.samples.sample_count * tasks, 0.0);
-        let (network, parameters, workspace) = (&self.network, &self.parameters, &mut self.workspace);
-        let (logits, logit_gradients) = (&mut self.logits, &mut self.logit_gradients);
-        let (grains, task_weights) = (self.grains, &self.task_weights);
+        let samples = self.grains.samples(batch.global_count, grain);
+        let (from, count) = (samples.start - batch.first, samples.len());
+        if count == 0 {
+            if onto == Onto::Anything {
+                gradient.fill(0.0);
+            }
+            return;
+        }
         let labels = Labels {
             sample_count: batch.samples.sample_count,
             labels: &batch.samples.labels,
             weights: &batch.samples.weights,
         };
         let scale = 1.0 / batch.global_count.max(1) as f64;
-        let (all_pooled, all_gradients) = self.exchange.pooled_and_gradient();
-        self.gradient.sum_grains(grains.of_rank(self.rank, self.rank_count), &mut |grain, onto, gradient| {
-            let samples = grains.samples(batch.global_count, grain);
-            let (from, count) = (samples.start - batch.first, samples.len());
-            if count == 0 {
-                if onto == Onto::Anything {
-                    gradient.fill(0.0);
-                }
-                return;
-            }
-            let dense = &batch.samples.dense[from * dense_count..][..count * dense_count];
-            let pooled = &all_pooled[from * width..][..count * width];
-            let pooled_gradient = &mut all_gradients[from * width..][..count * width];
-            network.forward(workspace, parameters, count, dense, pooled);
-            logits[from * tasks..][..count * tasks].copy_from_slice(workspace.logits(count));
-            logit_gradients.resize(count * tasks, 0.0);
-            let samples = from..from + count;
-            binary_cross_entropy(
-                labels,
-                samples,
-                task_weights,
-                scale,
-                workspace.logits(count),
-                logit_gradients,
-            );
-            let inputs = Inputs { samples: count, dense, pooled };
-            let outputs = Outputs { gradient, pooled: pooled_gradient };
-            match onto {
-                Onto::Anything => network.backward_anew(workspace, inputs, logit_gradients, outputs),
-                Onto::LeftNeighbour => network.backward(workspace, inputs, logit_gradients, outputs),
-            }
-        });
+        let (network, workspace) = (&self.network, &mut self.workspace);
+        let (pooled, pooled_gradient) = self.exchange.pooled_and_gradient();
+        let dense = &batch.samples.dense[from * dense_count..][..count * dense_count];
+        let pooled = &pooled[from * width..][..count * width];
+        let pooled_gradient = &mut pooled_gradient[from * width..][..count * width];
+        network.forward(workspace, &self.parameters, count, dense, pooled);
+        self.logits[from * tasks..][..count * tasks].copy_from_slice(workspace.logits(count));
+        self.logit_gradients.resize(count * tasks, 0.0);
+        let (samples, logits) = (from..from + count, workspace.logits(count));
+        let logit_gradients = &mut self.logit_gradients;
+        binary_cross_entropy(labels, samples, &self.task_weights, scale, logits, logit_gradients);
+        let inputs = Inputs { samples: count, dense, pooled };
+        let outputs = Outputs { gradient, pooled: pooled_gradient };
+        match onto {
+            Onto::Anything => network.backward_anew(workspace, inputs, logit_gradients, outputs),
+            Onto::LeftNeighbour => network.backward(workspace, inputs, logit_gradients, outputs),
+        }
     }
 
     /// What the dense gradient is scaled with so that its norm stays within the job's limit, from sums over
@@ -207,5 +323,14 @@ impl RankState {
             self.dense_state.iter_mut().map(|(_, values)| &mut values[..]).collect();
         let update = optimizer::Update::new(&self.dense, step, clip);
         update.apply(&mut self.parameters[slice.clone()], &mut state, &self.gradient.sum()[slice]);
+    }
+}
+
+fn codec(format: WireFormat) -> Codec {
+    match format {
+        WireFormat::F32 => Codec::F32,
+        WireFormat::F16 => Codec::F16,
+        WireFormat::Bf16 => Codec::Bf16,
+        WireFormat::Int8 => Codec::Int8,
     }
 }

@@ -5,8 +5,11 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use campanile_comm::{Communicator, threads};
-use campanile_spec::config::{Job, Run};
+use campanile_comm::{Buffer, Communicator, threads};
+use campanile_spec::{
+    Plan,
+    config::{Job, Run},
+};
 
 use crate::{TrainError, memory, same};
 
@@ -52,18 +55,23 @@ impl Ranks<'_> {
     ///
     /// # Errors
     /// When the count does not divide the grains, the tables do not fit, or ranks differ.
-    pub fn check(&self, job: &Job, facts: &[same::Fact]) -> Result<(), TrainError> {
+    pub fn check(&self, job: &Job, plan: &Plan, facts: &[same::Fact]) -> Result<(), TrainError> {
         match self {
             Ranks::Threads(count) => {
                 check_count(&job.run, *count)?;
-                memory::check(job, 1, 1).map_err(TrainError::Memory)
+                plan.check(&job.run.model)?;
+                let needed = (0..plan.rank_count).map(|rank| memory::of_rank(job, plan, rank)).sum();
+                memory::check(job, needed).map_err(TrainError::Memory)
             }
             Ranks::One { comm, .. } => {
                 // First of all, for only ranks with the same job come to the same answers.
                 same::compare(*comm, facts)?;
                 check_count(&job.run, comm.rank_count())?;
-                let here = comm.split_by_host()?.rank_count();
-                together(*comm, memory::check(job, here, comm.rank_count()).map_err(TrainError::Memory))
+                plan.check(&job.run.model)?;
+                let own = memory::of_rank(job, plan, comm.rank());
+                let here = comm.split_by_host()?.all_gather(Buffer::of(&[own]))?;
+                let needed = here.iter().map(|rank| rank.values::<u64>()[0]).sum();
+                together(*comm, memory::check(job, needed).map_err(TrainError::Memory))
             }
         }
     }

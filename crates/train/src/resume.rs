@@ -95,7 +95,7 @@ impl<'a> Checkpoints<'a> {
         &mut self,
         comm: &dyn Communicator,
         state: &mut RankState,
-        scores: &Scores,
+        (scores, trouble): (&Scores, &Result<(), TrainError>),
         done: u64,
         last: u64,
     ) -> Result<Option<(u64, PathBuf)>, TrainError> {
@@ -112,6 +112,8 @@ impl<'a> Checkpoints<'a> {
             }
         }
         if due {
+            // A state that is known to be bad must not become the one to go on from.
+            comm.agree(trouble.as_ref().map(drop).map_err(ToString::to_string))?;
             self.begin(comm, state, scores, done)?;
         }
         Ok(published)
@@ -262,6 +264,9 @@ pub fn load(
     }
     for table in &mut state.tables {
         found.load_table(table, what)?;
+    }
+    for mirror in &mut state.mirrors {
+        found.load_table(mirror, Load::Rows)?;
     }
     Ok(())
 }

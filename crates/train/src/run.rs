@@ -8,7 +8,10 @@ use std::{
 use campanile_comm::Communicator;
 use campanile_data::{Dataset, Prepared};
 use campanile_kernels::Isa;
-use campanile_spec::config::Job;
+use campanile_spec::{
+    Plan,
+    config::{Job, Pipeline},
+};
 use campanile_tables::{
     checkpoint::{Checkpoint, Load},
     memory_needed,
@@ -20,15 +23,15 @@ use crate::{
     clock::{Part, Stopwatch},
     evaluate::evaluate,
     journal::Journal,
-    loader::{Feed, Loader},
+    loader::{Feed, Loader, LocalBatch},
     observe::{Event, Observer, PartSeconds, Started, StepEvent},
     predictions::Predictions,
-    rank::RankState,
+    rank::{PIPELINE_CHUNKS, RankState, Seat},
     ranks::{self, Pulse, Ranks},
     resume::{self, Checkpoints},
     same,
     scores::{Scores, TaskScores},
-    step::step,
+    step::{Turn, step},
 };
 
 /// What to do when ranks see different checkpoints.
@@ -57,7 +60,8 @@ pub struct Summary {
     pub checkpoint: PathBuf,
 }
 
-/// Trains a job on its prepared data, going on from its newest checkpoint if there is one.
+/// Trains a job on its prepared data, going on from its newest checkpoint if there is one. Tables are placed whole,
+/// balanced by what they cost.
 ///
 /// # Errors
 /// When anything in the world is not as it must be; what was published before stays whole.
@@ -67,13 +71,27 @@ pub fn train(
     ranks: Ranks<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Summary, TrainError> {
-    ranks.check(job, &same::facts(job, prepared))?;
+    train_by(&Plan::balanced(&job.run.model, ranks.count()), job, prepared, ranks, observer)
+}
+
+/// Trains a job with its tables placed by a plan, which changes no result.
+///
+/// # Errors
+/// As [`train`]; or when the plan is not one for this model and number of ranks.
+pub fn train_by(
+    plan: &Plan,
+    job: &Job,
+    prepared: &Prepared,
+    ranks: Ranks<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Summary, TrainError> {
+    ranks.check(job, plan, &same::facts(job, prepared, plan))?;
     if prepared.train.row_count() == 0 {
         return Err(TrainError::NoRows);
     }
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
-    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, tell: &tell }.run())
+    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, tell: &tell }.run())
 }
 
 /// One rank of a run.
@@ -82,6 +100,7 @@ struct Trainer<'a> {
     pulse: &'a Pulse,
     job: &'a Job,
     prepared: &'a Prepared,
+    plan: &'a Plan,
     tell: &'a (dyn Fn(&Event<'_>) + Sync),
 }
 
@@ -90,7 +109,8 @@ impl Trainer<'_> {
         let (comm, run) = (self.comm, &self.job.run);
         self.pulse.enter("start");
         let isa = same::level(comm)?;
-        let made = RankState::new(run, comm.rank(), comm.rank_count(), isa);
+        let chunks = if self.pipelined() { PIPELINE_CHUNKS } else { 1 };
+        let made = RankState::new(run, Seat { plan: self.plan, rank: comm.rank(), chunks, isa });
         let mut state = self.together(made)?;
         let mut scores = Scores::for_training(run);
         let mut checkpoints = Checkpoints::new(self.job, self.prepared);
@@ -142,24 +162,35 @@ impl Trainer<'_> {
         let mut loader = self.together(loader)?;
         let watch = Stopwatch::start();
         let mut samples = 0;
+        // What rank 0 met after a step; it goes to all ranks with the next ids.
         let mut trouble = Ok(());
+        let mut ahead = None;
         for number in steps {
+            let done = number + 1;
+            let looks = run.evaluate.every_steps > 0 && done % run.evaluate.every_steps == 0 && done < last;
             state.timings.start(Part::Input);
-            // One agreement a step: over this batch, and over what rank 0 saw in the last one.
-            let next = std::mem::replace(&mut trouble, Ok(())).and_then(|()| Ok(loader.next_batch()?));
-            let Some(batch) = self.together(next)? else { break };
-            step(comm, state, &batch, number)?;
+            let batch = match ahead.take() {
+                Some(batch) => batch,
+                None => next_batch(&mut loader, &mut trouble).or_else(|error| state.refuse(comm, error))?,
+            };
+            // An evaluation needs the way of the ids for itself.
+            let mut next = None;
+            if self.pipelined() && done < last && !looks {
+                let read = next_batch(&mut loader, &mut trouble);
+                next = Some(if comm.rank_count() == 1 { Ok(read?) } else { read });
+            }
+            let words = next.as_ref().map(|next| next.as_ref().map_err(ToString::to_string));
+            step(comm, state, Turn { number, batch: &batch, next: words })?;
+            ahead = next.and_then(Result::ok);
             state.timings.start(Part::Rest);
             samples += batch.global_count as u64;
             let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
             loader.give_back(batch);
-            let done = number + 1;
             self.pulse.at_step(done);
             scores.add(&predictions);
-            trouble = scores.check_finite(number);
-            checkpoints.after_step(comm, state, scores, done, last)?.iter().for_each(|(step, path)| {
-                self.say(&Event::Checkpoint { step: *step, path });
-            });
+            trouble = trouble.and(scores.check_finite(number));
+            let published = checkpoints.after_step(comm, state, (scores, &trouble), done, last)?;
+            published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
             if comm.rank() == 0 {
                 let event = StepEvent {
                     step: done,
@@ -177,7 +208,7 @@ impl Trainer<'_> {
                 }
             }
             state.timings.stop();
-            if run.evaluate.every_steps > 0 && done % run.evaluate.every_steps == 0 && done < last {
+            if looks {
                 let valid = self.evaluate(state, "valid", done, run.evaluate.samples_max)?;
                 if let Some(journal) = journal {
                     trouble = trouble.and(journal.evaluated(done, "valid", valid.as_deref()));
@@ -186,6 +217,15 @@ impl Trainer<'_> {
         }
         self.together(trouble)?;
         Ok(samples)
+    }
+
+    /// Whether ids of the next batch travel, and chunks of samples take turns, while this rank computes.
+    fn pipelined(&self) -> bool {
+        match self.job.process.pipeline {
+            Pipeline::Auto => self.comm.crosses_processes(),
+            Pipeline::On => true,
+            Pipeline::Off => false,
+        }
     }
 
     fn evaluate(
@@ -241,6 +281,12 @@ impl Trainer<'_> {
     }
 }
 
+/// The next batch, unless there was trouble, which then is told in its place.
+fn next_batch(loader: &mut Loader, trouble: &mut Result<(), TrainError>) -> Result<LocalBatch, TrainError> {
+    std::mem::replace(trouble, Ok(()))?;
+    Ok(loader.next_batch()?)
+}
+
 /// Judges a checkpoint on a data set.
 ///
 /// # Errors
@@ -252,15 +298,16 @@ pub fn judge(
     ranks: Ranks<'_>,
     path: &Path,
 ) -> Result<Vec<TaskScores>, TrainError> {
-    let mut facts = same::facts(job, prepared);
+    let plan = &Plan::balanced(&job.run.model, ranks.count());
+    let mut facts = same::facts(job, prepared, plan);
     facts.push(("the rows to judge", dataset.row_count().to_string(), "name the same split on all ranks"));
     facts.push(("the checkpoint", path.display().to_string(), SHARE_THE_OUTPUT));
-    ranks.check(job, &facts)?;
+    ranks.check(job, plan, &facts)?;
     ranks.run(|comm, pulse| -> Result<_, TrainError> {
         pulse.enter("judge");
         let (rank, rank_count, isa) = (comm.rank(), comm.rank_count(), same::level(comm)?);
         let loaded = || -> Result<RankState, TrainError> {
-            let mut state = RankState::new(&job.run, rank, rank_count, isa)?;
+            let mut state = RankState::new(&job.run, Seat { plan, rank, chunks: 1, isa })?;
             resume::load(&Checkpoint::open(path)?, &mut state, rank, rank_count, Load::Rows)?;
             Ok(state)
         };

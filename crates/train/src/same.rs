@@ -4,12 +4,15 @@
 //! wait for each other with messages that do not fit, or train nonsense. So every rank tells every other what it
 //! has; all compare in the same way, and all come to the same answer.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use campanile_comm::{Buffer, Communicator};
 use campanile_data::{Dataset, Prepared};
 use campanile_kernels::{Isa, Level};
-use campanile_spec::config::Job;
+use campanile_spec::{Plan, config::Job};
 
 use crate::TrainError;
 
@@ -17,7 +20,7 @@ use crate::TrainError;
 pub type Fact = (&'static str, String, &'static str);
 
 /// What a job and its data must have in common on all ranks.
-pub fn facts(job: &Job, prepared: &Prepared) -> Vec<Fact> {
+pub fn facts(job: &Job, prepared: &Prepared, plan: &Plan) -> Vec<Fact> {
     let rows = |split: &Option<Dataset>| split.as_ref().map_or(0, Dataset::row_count);
     let (train, valid, test) = (prepared.train.row_count(), rows(&prepared.valid), rows(&prepared.test));
     let files = "start all ranks on the same files: the cache directory must be on a file system that all hosts share";
@@ -25,9 +28,17 @@ pub fn facts(job: &Job, prepared: &Prepared) -> Vec<Fact> {
         ("the program's version", env!("CARGO_PKG_VERSION").to_owned(), "put the same program on all hosts"),
         ("the hash of [run]", job.run.hash(), "start all ranks with the same job file"),
         ("the number of grains", job.run.grain_count.to_string(), "start all ranks with the same job file"),
+        ("the plan", short(plan), "give all ranks the same plan file"),
         ("the fingerprint of the data", prepared.fingerprint.clone(), files),
         ("the rows of train, valid and test", format!("{train}, {valid} and {test}"), files),
     ]
+}
+
+/// A plan in a few characters; equal plans give equal ones on ranks that run the same program.
+fn short(plan: &Plan) -> String {
+    let mut hasher = DefaultHasher::new();
+    format!("{plan:?}").hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// Compares facts over all ranks.

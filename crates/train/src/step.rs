@@ -14,38 +14,52 @@ pub struct StepReport {
     pub unique_rows: u64,
 }
 
-/// One training step. `state.predictions()` then has this rank's logits as they were before the update.
+/// What a step works on.
+pub struct Turn<'a> {
+    /// The number of the step, from 0.
+    pub number: u64,
+    /// This rank's samples.
+    pub batch: &'a LocalBatch,
+    /// Those of the next step, whose ids travel while this one computes, or why there are none; `None` when they
+    /// shall travel in their own step.
+    pub next: Option<Result<&'a LocalBatch, String>>,
+}
+
+/// One training step. `state.logits()` then has this rank's logits as they were before the update.
 ///
-/// Every call on the exchange and the reduction agrees with the other ranks before it returns, so each `?`
-/// leaves on all ranks at once.
+/// A failure on any rank travels with the messages, so each `?` leaves on all ranks at once.
 ///
 /// # Errors
 /// When any rank fails.
 pub fn step(
     comm: &dyn Communicator,
     state: &mut RankState,
-    batch: &LocalBatch,
-    step: u64,
+    turn: Turn<'_>,
 ) -> Result<StepReport, TrainError> {
-    state.timings.start(Part::Lookup);
-    state.exchange.lookup(comm, &state.tables, &batch.samples.bags)?; // out to the owners and back
+    state.take_up(comm, turn.batch)?; // unless its ids came during the last step
+    let vectors = state.start_vectors(comm)?;
+    let ids = state.start_ids(comm, turn.next)?;
     state.timings.start(Part::Pack);
     state.network.prepare(&state.parameters);
-    state.timings.start(Part::Network);
-    state.forward_and_backward(batch); // grain by grain; leaves logits, this rank's node of the tree, row gradients
+    // Grain by grain, each chunk's vectors waited for and its gradients sent; leaves logits and this rank's node
+    // of the tree.
+    let gradients = state.forward_and_backward(comm, turn.batch, vectors)?;
+    state.finish_ids(ids)?;
+    let sum = state.reduction.start_sum(comm, state.gradient.sum())?;
+    state.finish_gradients(gradients)?;
     state.timings.start(Part::Update);
     let update = UpdateStep {
-        learning_rate: state.sparse.learning_rate.at(step),
-        step,
+        learning_rate: state.sparse.learning_rate.at(turn.number),
+        step: turn.number,
         l2: state.sparse.l2,
         row_norm_max: state.sparse.row_norm_max,
         seed: state.seed,
     };
-    let touched = state.exchange.push(comm, &mut state.tables, &update)?;
+    let touched = state.exchange.update(comm, &mut state.tables, &mut state.mirrors, &update)?;
     state.timings.start(Part::Dense);
-    state.reduction.sum_slice(comm, state.gradient.sum_mut())?;
+    state.reduction.finish_sum(comm, sum, state.gradient.sum_mut())?;
     let clip = state.clip_factor(comm)?;
-    state.update_dense(step, clip);
+    state.update_dense(turn.number, clip);
     state.reduction.gather_slices(comm, &mut state.parameters)?;
     state.timings.stop();
     Ok(StepReport { ids: touched.ids_seen, unique_rows: touched.rows_touched })

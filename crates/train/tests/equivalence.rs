@@ -5,12 +5,18 @@ use campanile_kernels::Isa;
 use campanile_oracle::Oracle;
 use campanile_spec::{
     Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
-    ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
-    TableSpec, TaskSpec,
-    config::{DenseTraining, Evaluate, Run, SparseTraining},
+    ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns, RowFormat, RowInit, Schedule,
+    SparseOptimizer, TableId, TableSpec, TaskSpec,
+    config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
-use campanile_train::{TrainError, loader::LocalBatch, rank::RankState, step::step};
+use campanile_tables::Table;
+use campanile_train::{
+    TrainError,
+    loader::LocalBatch,
+    rank::{RankState, Seat},
+    step::{Turn, step},
+};
 use proptest::prelude::*;
 
 const STEPS: u64 = 3;
@@ -32,19 +38,47 @@ struct Case {
     l2: bool,
     clip: bool,
     last_batch: usize,
+    exchange: ExchangeFormat,
+    /// Seed of the placements; every table has its own kind.
+    plan: u64,
+    chunks: usize,
+}
+
+const WIRE: [WireFormat; 4] = [WireFormat::F32, WireFormat::F16, WireFormat::Bf16, WireFormat::Int8];
+
+fn plan(case: &Case, model: &ModelSpec, ranks: usize) -> Plan {
+    let mut state = case.plan;
+    let mut below = |count: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % count
+    };
+    let mut place = |table: &TableSpec| {
+        let (first, count) = (below(ranks), 1 + below(ranks));
+        let some: Vec<usize> = (0..count).map(|rank| (first + rank) % ranks).collect();
+        let others = some.iter().map(|rank| (rank + 1) % ranks).collect();
+        match below(7) {
+            0 => Placement::whole(table, first),
+            1 => Placement::whole(table, first).returning(Returns::Rows),
+            2 | 3 => Placement::by_rows(table, &some),
+            4 => Placement::by_columns(table, &some),
+            5 => Placement::replicated(table, ranks),
+            _ => Placement::grid(table, &[some, others]),
+        }
+    };
+    Plan { rank_count: ranks, placements: model.tables.iter().map(&mut place).collect() }
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let table = (1..40u64, prop::sample::select(vec![1usize, 3, 8, 16, 17]));
+    let table = (1..40u64, prop::sample::select(vec![1usize, 3, 8, 16, 17, 40, 64]));
     (
         (any::<u64>(), 1..70usize, 1..6usize),
         prop::collection::vec(table, 1..5),
         prop::collection::vec((0..5usize, 0..3u8), 1..6),
         (0..8u8, any::<bool>(), 1..3usize),
         (0..6u8, 0..4u8, any::<bool>(), any::<bool>()),
-        1..70usize,
+        (1..70usize, 0..16usize, any::<u64>(), 1..5usize),
     )
-        .prop_map(|(size, tables, features, net, training, last)| Case {
+        .prop_map(|(size, tables, features, net, training, (last, wire, plan, chunks))| Case {
             seed: size.0,
             batch_size: size.1,
             dense_count: size.2,
@@ -58,6 +92,9 @@ fn case() -> impl Strategy<Value = Case> {
             l2: training.2,
             clip: training.3,
             last_batch: last.min(size.1),
+            exchange: ExchangeFormat { forward: WIRE[wire / 4], backward: WIRE[wire % 4] },
+            plan,
+            chunks,
         })
 }
 
@@ -150,6 +187,7 @@ fn run_of(case: &Case) -> Run {
             l2: if case.l2 { 1e-4 } else { 0.0 },
             norm_max: if case.clip { 0.1 } else { 0.0 },
         },
+        exchange: case.exchange,
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
     }
 }
@@ -201,23 +239,26 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn engine(case: &Case, run: &Run, ranks: usize) -> Outcome {
-    let grains = Grains::new(8);
+/// Trains on some ranks by a plan; with more than one chunk, the ids of the next batch travel ahead.
+fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
+    let (grains, ranks) = (Grains::new(8), plan.rank_count);
     let parts = threads::run(ranks, |me| -> Result<_, TrainError> {
-        let mut state = RankState::new(run, me.rank(), ranks, Isa::detect())?;
+        let seat = Seat { plan, rank: me.rank(), chunks, isa: Isa::detect() };
+        let mut state = RankState::new(run, seat)?;
         let mut logits = Vec::new();
-        for number in 0..STEPS {
+        let local = |number: u64| {
             let batch = batch(case, &run.model, number);
             let samples = grains.samples_of_rank(batch.sample_count, me.rank(), ranks);
             let first = samples.start;
-            let local = LocalBatch { samples: batch.slice(samples), global_count: batch.sample_count, first };
-            step(me, &mut state, &local, number)?;
+            LocalBatch { samples: batch.slice(samples), global_count: batch.sample_count, first }
+        };
+        for number in 0..STEPS {
+            let (now, next) = (local(number), local(number + 1));
+            let ahead = chunks > 1 && number + 1 < STEPS;
+            step(me, &mut state, Turn { number, batch: &now, next: ahead.then_some(Ok(&next)) })?;
             logits.push(bits(state.logits()));
         }
-        let table = |t: &campanile_tables::Table| {
-            (t.spec().name.clone(), t.row_bytes(t.rows()).to_vec(), bits(t.state(t.rows())))
-        };
-        Ok((logits, bits(&state.parameters), state.tables.iter().map(table).collect::<Vec<_>>()))
+        Ok((logits, bits(&state.parameters), state.tables))
     });
     let parts = parts.unwrap();
     for part in &parts {
@@ -225,15 +266,50 @@ fn engine(case: &Case, run: &Run, ranks: usize) -> Outcome {
     }
     let logits = (0..STEPS as usize).map(|s| parts.iter().flat_map(|p| p.0[s].clone()).collect()).collect();
     let weights = parts[0].1.clone();
-    let mut tables: Vec<_> = parts.into_iter().flat_map(|part| part.2).collect();
-    tables.sort();
-    let (rows, state) = tables.into_iter().map(|(_, rows, state)| (rows, state)).unzip();
+    let mut rows: Vec<Vec<u8>> = Vec::new();
+    let mut state: Vec<Vec<u32>> = Vec::new();
+    for spec in &run.model.tables {
+        let floats = run.sparse.optimizer.state_floats(spec.dim);
+        rows.push(vec![0xff; spec.row_count as usize * spec.dim * spec.format.element_bytes()]);
+        state.push(vec![u32::MAX; spec.row_count as usize * floats]);
+    }
+    for shard in parts.iter().flat_map(|part| &part.2) {
+        let table = run.model.tables.iter().position(|spec| spec.name == shard.spec().name).unwrap();
+        lay(shard, &mut rows[table], &mut state[table]);
+    }
     Outcome { logits, weights, rows, state }
+}
+
+/// Puts a shard's rows and state where they belong in the whole table.
+fn lay(shard: &Table, rows: &mut [u8], state: &mut [u32]) {
+    let (dim, columns) = (shard.spec().dim, shard.columns());
+    let (element, width) = (shard.spec().format.element_bytes(), columns.len());
+    let (whole, part) = (shard.optimizer().state_floats(dim), shard.optimizer().state_floats(width));
+    for row in shard.rows() {
+        let to = (row as usize * dim + columns.start) * element;
+        rows[to..][..width * element].copy_from_slice(shard.row_bytes(row..row + 1));
+        let values = bits(shard.state(row..row + 1));
+        let to = row as usize * whole;
+        if width == dim {
+            state[to..][..whole].copy_from_slice(&values);
+            continue;
+        }
+        // Floats of elements lie by kind; what is left is one for the row.
+        for kind in 0..part / width {
+            let from = &values[kind * width..][..width];
+            state[to + kind * dim + columns.start..][..width].copy_from_slice(from);
+        }
+        if part % width > 0 {
+            state[to + whole - 1] = values[part - 1];
+        }
+    }
 }
 
 fn oracle(case: &Case, run: &Run) -> Outcome {
     let mut oracle = Oracle::new(&run.model, Grains::new(8), &run.sparse, &run.dense);
-    let first = RankState::new(run, 0, 1, Isa::SCALAR).unwrap();
+    oracle.exchange = run.exchange;
+    let plan = Plan::balanced(&run.model, 1);
+    let first = RankState::new(run, Seat { plan: &plan, rank: 0, chunks: 1, isa: Isa::SCALAR }).unwrap();
     oracle.weights.values.copy_from_slice(&first.parameters);
     for (table, rows) in first.tables.iter().zip(&mut oracle.tables) {
         let values: Vec<f32> = table
@@ -265,15 +341,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_number_of_ranks_has_the_bits_of_the_oracle(case in case()) {
+    fn every_number_of_ranks_and_every_plan_has_the_bits_of_the_oracle(case in case()) {
         let run = run_of(&case);
         let want = oracle(&case, &run);
         for ranks in [1, 2, 4, 8] {
-            let found = engine(&case, &run, ranks);
-            prop_assert_eq!(&found.logits, &want.logits, "logits on {} ranks", ranks);
-            prop_assert_eq!(&found.weights, &want.weights, "dense weights on {} ranks", ranks);
-            prop_assert_eq!(&found.rows, &want.rows, "rows on {} ranks", ranks);
-            prop_assert_eq!(&found.state, &want.state, "state on {} ranks", ranks);
+            for plan in [Plan::balanced(&run.model, ranks), plan(&case, &run.model, ranks)] {
+                let found = engine(&case, &run, &plan, case.chunks);
+                prop_assert_eq!(&found.logits, &want.logits, "logits on {} ranks", ranks);
+                prop_assert_eq!(&found.weights, &want.weights, "dense weights on {} ranks", ranks);
+                prop_assert_eq!(&found.rows, &want.rows, "rows on {} ranks", ranks);
+                prop_assert_eq!(&found.state, &want.state, "state on {} ranks", ranks);
+            }
         }
     }
 
@@ -285,9 +363,10 @@ proptest! {
         for (table, format) in run.model.tables.iter_mut().zip([RowFormat::Bf16, RowFormat::F16].iter().cycle()) {
             table.format = *format;
         }
-        let one = engine(&case, &run, 1);
+        let one = engine(&case, &run, &Plan::balanced(&run.model, 1), 1);
         for ranks in [2, 4, 8] {
-            prop_assert_eq!(&engine(&case, &run, ranks), &one, "{} ranks", ranks);
+            let plan = plan(&case, &run.model, ranks);
+            prop_assert_eq!(&engine(&case, &run, &plan, case.chunks), &one, "{} ranks", ranks);
         }
     }
 }

@@ -12,13 +12,13 @@ use anyhow::{Result, bail};
 use campanile_comm::{Buffer, Communicator, threads};
 use campanile_kernels::Isa;
 use campanile_model::Network;
-use campanile_spec::{Batch, NetworkSpec, config::Run};
+use campanile_spec::{Batch, NetworkSpec, Plan, config::Run};
 use campanile_train::{
     TrainError,
     clock::{PARTS, Part},
     loader::LocalBatch,
-    rank::RankState,
-    step::step,
+    rank::{RankState, Seat},
+    step::{Turn, step},
 };
 use serde_json::{Value, json};
 
@@ -258,7 +258,9 @@ fn train_rounds(
 ) -> Result<()> {
     let control = Mutex::new((next, done));
     threads::run(threads, |comm| -> Result<(), TrainError> {
-        let mut state = RankState::new(run, comm.rank(), comm.rank_count(), Isa::detect())?;
+        let plan = Plan::balanced(&run.model, comm.rank_count());
+        let seat = Seat { plan: &plan, rank: comm.rank(), chunks: 1, isa: Isa::detect() };
+        let mut state = RankState::new(run, seat)?;
         let local: Vec<LocalBatch> = batches
             .iter()
             .map(|batch| {
@@ -310,7 +312,7 @@ fn timed_steps(
     let mut round = Round::default();
     for _ in 0..steps {
         let batch = &batches[*steps_done as usize % batches.len()];
-        let report = step(comm, state, batch, *steps_done)?;
+        let report = step(comm, state, Turn { number: *steps_done, batch, next: None })?;
         round.samples += batch.global_count as u64;
         round.ids += report.ids * comm.rank_count() as u64;
         round.unique_rows += report.unique_rows * comm.rank_count() as u64;

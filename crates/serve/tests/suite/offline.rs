@@ -4,9 +4,14 @@ use campanile_comm::threads;
 use campanile_data::Raw;
 use campanile_kernels::Isa;
 use campanile_serve::{Options, Request, Scorer, Scores, Side, Snapshot};
-use campanile_spec::Batch;
+use campanile_spec::{Batch, Plan};
 use campanile_tables::checkpoint::{Checkpoint, Load};
-use campanile_train::{TrainError, loader::LocalBatch, rank::RankState, resume};
+use campanile_train::{
+    TrainError,
+    loader::LocalBatch,
+    rank::{RankState, Seat},
+    resume,
+};
 
 use crate::trained::{Trained, bits, fill};
 
@@ -14,7 +19,9 @@ use crate::trained::{Trained, bits, fill};
 fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
     let found = Checkpoint::open(&trained.checkpoint).unwrap();
     let logits = threads::run(1, |comm| -> Result<Vec<f32>, TrainError> {
-        let mut state = RankState::new(&trained.job.run, 0, 1, Isa::detect())?;
+        let plan = Plan::balanced(&trained.job.run.model, 1);
+        let seat = Seat { plan: &plan, rank: 0, chunks: 1, isa: Isa::detect() };
+        let mut state = RankState::new(&trained.job.run, seat)?;
         resume::load(&found, &mut state, 0, 1, Load::Rows)?;
         state.network.prepare(&state.parameters);
         let mut logits = Vec::new();
@@ -22,7 +29,7 @@ fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
         for start in (0..batch.sample_count).step_by(size) {
             let samples = batch.slice(start..batch.sample_count.min(start + size));
             let global_count = samples.sample_count;
-            state.predict(comm, &LocalBatch { samples, global_count, first: 0 })?;
+            state.predict(comm, &LocalBatch { samples, global_count, first: 0 }, Ok(()))?;
             logits.extend_from_slice(state.logits());
         }
         Ok(logits)

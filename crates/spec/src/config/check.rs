@@ -73,6 +73,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         model,
         sparse,
         dense,
+        exchange: run.exchange,
         evaluate: run.evaluate,
     };
     Ok(Job { run, process })

@@ -88,6 +88,7 @@ fn raw_run(run: &Run) -> RawRun {
             l2: run.dense.l2,
             norm_max: run.dense.norm_max,
         },
+        exchange: run.exchange,
         evaluate: run.evaluate.clone(),
     }
 }

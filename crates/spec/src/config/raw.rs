@@ -5,7 +5,7 @@
 //! the synthetic world) have one form for both.
 
 use super::{
-    Evaluate, Process,
+    Evaluate, ExchangeFormat, Process,
     keys::{section, words},
 };
 use crate::{
@@ -46,6 +46,7 @@ section! {
         pub model: RawModel,
         pub sparse: RawSparse,
         pub dense: RawDense,
+        pub exchange: ExchangeFormat,
         pub evaluate: Evaluate,
     }
 }

@@ -7,7 +7,7 @@ use campanile_spec::{
     Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
     ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
     TableSpec, TaskSpec,
-    config::{DenseTraining, Evaluate, Run, SparseTraining},
+    config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
 
@@ -58,6 +58,7 @@ pub fn run(arguments: &TrainBenchArguments) -> Run {
             l2: 0.0,
             norm_max: 0.0,
         },
+        exchange: ExchangeFormat::default(),
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
     }
 }

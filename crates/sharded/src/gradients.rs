@@ -1,0 +1,169 @@
+//! The third message: gradients of pooled vectors, to the owners of the rows.
+//!
+//! One message per pair of ranks and chunk of samples: the vectors of pooled features `[sample][feature]`, then
+//! those of part features, one per part bag. Encoded or not, the owner ends up with the same floats in the same
+//! places:
+//!
+//! ```text
+//!   [sample of the chunk][pooled_width] | [part bag of the chunk][columns] of each part feature
+//! ```
+//!
+//! A gradient travels once per bag and is not added up on the way: a row's gradients are added in the order of the
+//! global batch, which only the owner sees whole.
+
+use std::ops::Range;
+
+use campanile_comm::Buffer;
+use campanile_kernels::codec::Codec;
+use campanile_spec::Pooling;
+use campanile_tables::GradientBlock;
+
+use crate::{
+    chunks::Chunks,
+    ids::{Ids, Received},
+    route::{Owner, Route},
+    vectors::Wire,
+};
+
+/// Writes the gradients of some samples for one owner.
+pub(crate) fn write(
+    (route, owner, wire): (&Route, &Owner, Wire),
+    ids: &Ids,
+    samples: Range<usize>,
+    gradient: &[f32],
+    (out, scratch): (&mut Buffer, &mut Vec<f32>),
+) {
+    let parts: Vec<(usize, Range<usize>)> = owner
+        .parts
+        .iter()
+        .enumerate()
+        .map(|(place, lane)| {
+            let bags = &ids.parts[lane.feature][lane.row_range].samples;
+            let at = |sample: usize| bags.partition_point(|bag| (*bag as usize) < sample);
+            (place, at(samples.start)..at(samples.end))
+        })
+        .collect();
+    let part_bytes = |(place, bags): &(usize, Range<usize>)| {
+        bags.len() * wire.codec.bytes(owner.parts[*place].columns.len())
+    };
+    let pooled_bytes = samples.len() * wire.sample_bytes(&owner.pooled);
+    out.resize(pooled_bytes + parts.iter().map(part_bytes).sum::<usize>());
+    let (pooled_out, mut parts_out) = out.bytes_mut().split_at_mut(pooled_bytes);
+    let rows = gradient[samples.start * route.pooled_width..samples.end * route.pooled_width]
+        .chunks_exact(route.pooled_width.max(1));
+    if wire.codec == Codec::F32 {
+        let vectors: &mut [f32] = bytemuck::cast_slice_mut(pooled_out);
+        for (row, part) in rows.zip(vectors.chunks_exact_mut(owner.pooled_width.max(1))) {
+            for lane in &owner.pooled {
+                let dim = lane.columns.len();
+                part[lane.owner_offset..][..dim].copy_from_slice(&row[lane.pooled_offset..][..dim]);
+            }
+        }
+    } else {
+        scratch.resize(owner.pooled_width, 0.0);
+        let sample_bytes = wire.sample_bytes(&owner.pooled).max(1);
+        for (row, part) in rows.zip(pooled_out.chunks_exact_mut(sample_bytes)) {
+            for lane in &owner.pooled {
+                let dim = lane.columns.len();
+                scratch[lane.owner_offset..][..dim].copy_from_slice(&row[lane.pooled_offset..][..dim]);
+            }
+            wire.encode_rows(&owner.pooled, scratch, part);
+        }
+    }
+    for (place, bags) in parts {
+        let lane = &owner.parts[place];
+        let dim = lane.columns.len();
+        for &sample in &ids.parts[lane.feature][lane.row_range].samples[bags] {
+            let (own, rest) = parts_out.split_at_mut(wire.codec.bytes(dim));
+            let vector = &gradient[sample as usize * route.pooled_width + lane.pooled_offset..][..dim];
+            wire.codec.encode(wire.isa, vector, own);
+            parts_out = rest;
+        }
+    }
+}
+
+/// Turns a received message into floats, in place or by way of `scratch`, and weighs the gradients of means.
+pub(crate) fn read(
+    (owner, wire): (&Owner, Wire),
+    ids: &Received<'_>,
+    (samples, chunk): (usize, usize),
+    (message, scratch): (&mut Buffer, &mut Buffer),
+) {
+    if wire.codec != Codec::F32 {
+        let lanes = (0..samples).flat_map(|_| owner.pooled.iter().map(|lane| lane.columns.len()));
+        let bags = |(lane, bags): (&crate::route::Lane, &crate::ids::PartBags<'_>)| {
+            std::iter::repeat_n(lane.columns.len(), bags.range(chunk).len())
+        };
+        let dims = lanes.chain(owner.parts.iter().zip(&ids.parts).flat_map(bags));
+        scratch.resize(dims.clone().sum::<usize>() * size_of::<f32>());
+        let (mut bytes, mut floats) = (message.bytes(), scratch.values_mut::<f32>());
+        for dim in dims {
+            let (own, rest) = bytes.split_at(wire.codec.bytes(dim));
+            let (to, left) = floats.split_at_mut(dim);
+            wire.codec.decode(wire.isa, own, to);
+            (bytes, floats) = (rest, left);
+        }
+        std::mem::swap(message, scratch);
+    }
+    let mut floats = &mut message.values_mut::<f32>()[samples * owner.pooled_width..];
+    for (lane, bags) in owner.parts.iter().zip(&ids.parts) {
+        let (range, dim) = (bags.range(chunk), lane.columns.len());
+        let (own, rest) = floats.split_at_mut(range.len() * dim);
+        if !bags.inverse.is_empty() {
+            for (vector, inverse) in own.chunks_exact_mut(dim).zip(&bags.inverse[range]) {
+                vector.iter_mut().for_each(|g| *g *= inverse);
+            }
+        }
+        floats = rest;
+    }
+}
+
+/// The gradients of one shard: by feature, then by rank, then by chunk, which is the order of the global batch.
+pub(crate) fn blocks<'a>(
+    shard: usize,
+    (route, owner): (&Route, &Owner),
+    (chunks, global_count): (&Chunks, usize),
+    ids: &[Received<'a>],
+    gradients: &'a [Vec<Buffer>],
+) -> Vec<GradientBlock<'a>> {
+    let mut blocks = Vec::new();
+    for (place, lane) in owner.pooled.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
+        for (source, ids) in ids.iter().enumerate() {
+            for (chunk, gradients) in gradients.iter().enumerate() {
+                blocks.push(GradientBlock {
+                    bags: ids.pooled(place, chunks.samples(global_count, source, chunk)),
+                    pooling: route.features[lane.feature].pooling,
+                    gradient: gradients[source].values(),
+                    stride: owner.pooled_width,
+                    offset: lane.owner_offset,
+                });
+            }
+        }
+    }
+    for (place, lane) in owner.parts.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
+        for (source, ids) in ids.iter().enumerate() {
+            for (chunk, gradients) in gradients.iter().enumerate() {
+                let samples = chunks.samples(global_count, source, chunk).len();
+                let before = owner.parts[..place].iter().zip(&ids.parts);
+                let before: usize =
+                    before.map(|(lane, bags)| lane.columns.len() * bags.range(chunk).len()).sum();
+                let first = samples * owner.pooled_width + before;
+                let bags = ids.parts[place].bags(chunk);
+                let dim = lane.columns.len();
+                let floats = (bags.offsets.len() - 1) * dim;
+                blocks.push(GradientBlock {
+                    // Means were weighed when the gradient was read.
+                    pooling: match route.features[lane.feature].pooling {
+                        Pooling::Mean => Pooling::Sum,
+                        other => other,
+                    },
+                    bags,
+                    gradient: &gradients[source].values::<f32>()[first..first + floats],
+                    stride: dim,
+                    offset: 0,
+                });
+            }
+        }
+    }
+    blocks
+}
