@@ -1,0 +1,318 @@
+//! From a client's request to its scores: what REST and gRPC share.
+//!
+//! ```text
+//!   tensors ──features──► Request ──queue──► scoring thread ──► scores, and the version that made them
+//!      │                                                           │
+//!      └────────────────── feature log (a copy, never waited for) ◄┘
+//! ```
+//!
+//! The snapshot is taken once, when a request is read. Jobs of one snapshot may share a call; what is in the call
+//! cannot be seen in a score.
+
+mod threads;
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use campanile_serve::Request;
+use tokio::sync::oneshot;
+
+use crate::{
+    clock,
+    error::ServeError,
+    feature_log::{FeatureLog, Record},
+    features,
+    metrics::{Metrics, Outcome, Stage, Transport},
+    models::{Loaded, Models},
+    protocol::{InferRequest, Limits},
+    queue::{Job, Queue, QueueLimits, Refused},
+};
+
+pub use threads::ScoringThreads;
+
+/// Requests that are kept for their memory.
+const SPARE_REQUESTS_MAX: usize = 64;
+
+/// What is the same for all connections.
+#[derive(Debug)]
+pub struct Engine {
+    /// The models in service.
+    pub models: Models,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Where scored requests are noted.
+    pub log: FeatureLog,
+    /// What a client may send.
+    pub limits: Limits,
+    /// Whether clients may load and unload models.
+    pub allow_control: bool,
+    queue: Queue<ScoreJob>,
+    spare: Mutex<Vec<Request>>,
+    draining: AtomicBool,
+    started_us: u64,
+    numbered: AtomicU64,
+}
+
+/// A request on its way to a scoring thread.
+#[derive(Debug)]
+pub struct ScoreJob {
+    loaded: Arc<Loaded>,
+    request: Request,
+    deadline: Option<Instant>,
+    pushed: Instant,
+    answer: oneshot::Sender<Option<Part>>,
+}
+
+/// The scores of one request out of a batch.
+#[derive(Debug)]
+struct Part {
+    request: Request,
+    logits: Vec<f32>,
+    probabilities: Vec<f32>,
+    queue_us: u64,
+    score_us: u64,
+}
+
+/// Scores, and who made them.
+#[derive(Debug)]
+pub struct Scored {
+    /// The snapshot that scored, the only one.
+    pub loaded: Arc<Loaded>,
+    /// The client's name for the request, or ours.
+    pub id: String,
+    /// For each task its probabilities, then its logits; wanted ones only.
+    pub outputs: Vec<Output>,
+    /// When reading began.
+    pub started: Instant,
+}
+
+/// One output tensor.
+#[derive(Debug)]
+pub struct Output {
+    /// The task, and 0 for probabilities or 1 for logits: a place in [`Loaded::outputs`].
+    pub place: (usize, usize),
+    /// One value a sample.
+    pub values: Vec<f32>,
+    /// Whether it travels as bytes where there is a choice.
+    pub binary: bool,
+}
+
+impl Job for ScoreJob {
+    fn samples(&self) -> usize {
+        self.request.sample_count()
+    }
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.loaded).addr()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.answer.is_closed()
+    }
+}
+
+impl Engine {
+    /// An engine without scoring threads yet; see [`ScoringThreads::start`].
+    pub fn new(models: Models, log: FeatureLog, limits: Limits, queue: QueueLimits) -> Engine {
+        Engine {
+            models,
+            metrics: Metrics::default(),
+            log,
+            limits,
+            allow_control: false,
+            queue: Queue::new(queue),
+            spare: Mutex::default(),
+            draining: AtomicBool::new(false),
+            started_us: clock::unix_us(),
+            numbered: AtomicU64::new(0),
+        }
+    }
+
+    /// Scores a request and counts how it went.
+    ///
+    /// # Errors
+    /// With what to tell the client.
+    pub async fn infer(
+        &self,
+        target: (&str, &str),
+        request: InferRequest,
+        started: Instant,
+    ) -> Result<Scored, ServeError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ServeError::ShuttingDown);
+        }
+        let loaded = self.models.served(target.0, target.1)?;
+        check_outputs(&loaded, &request)?;
+        let id = request.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
+        let mut prepared = self.spare_request();
+        if let Err(error) = features::fill(&mut prepared, &loaded.snapshot, &request.inputs, &self.limits) {
+            self.keep(prepared);
+            return Err(error.into());
+        }
+        let read = clock::now();
+        self.metrics.add_stage(Stage::Read, clock::us_between(started, read));
+        let timeout_us = request.timeout_us;
+        let deadline = (timeout_us > 0).then(|| started + Duration::from_micros(timeout_us));
+        let part = self.scored(prepared, Arc::clone(&loaded), deadline, timeout_us).await?;
+        self.metrics.add_stage(Stage::Queue, part.queue_us);
+        self.metrics.add_stage(Stage::Score, part.score_us);
+        let outputs = outputs(&loaded, &request, &part);
+        self.note(&loaded, &id, request, &part);
+        self.keep(part.request);
+        Ok(Scored { loaded, id, outputs, started })
+    }
+
+    /// Counts the end of a request: how it went, and how long it took.
+    pub fn ended<T>(&self, transport: Transport, started: Instant, result: &Result<T, ServeError>) {
+        let outcome = match result {
+            Ok(_) => {
+                self.metrics.add_stage(Stage::Total, clock::us_between(started, clock::now()));
+                Outcome::Scored
+            }
+            Err(ServeError::Busy { .. }) => Outcome::Busy,
+            Err(ServeError::Late { .. }) => Outcome::Late,
+            Err(ServeError::Internal { .. } | ServeError::Source(_)) => Outcome::Failed,
+            Err(_) => Outcome::Refused,
+        };
+        self.metrics.add_outcome(transport, outcome);
+    }
+
+    /// Changes what is in service because a client asked, on a thread that may wait.
+    ///
+    /// # Errors
+    /// When clients may not, or the change fails.
+    pub async fn change(
+        self: &Arc<Engine>,
+        change: impl FnOnce(&Models) -> Result<(), ServeError> + Send + 'static,
+    ) -> Result<(), ServeError> {
+        if !self.allow_control {
+            return Err(ServeError::NoControl);
+        }
+        let engine = Arc::clone(self);
+        let changed = tokio::task::spawn_blocking(move || change(&engine.models)).await;
+        changed.unwrap_or_else(|error| Err(ServeError::Internal { problem: error.to_string() }))
+    }
+
+    /// Whether every model answers and new requests are welcome.
+    pub fn is_ready(&self) -> bool {
+        let models = self.models.all();
+        !self.is_draining() && !models.is_empty() && models.iter().all(|model| model.loaded().is_some())
+    }
+
+    /// Whether the server is going away.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Turns new requests away; those that wait are still answered.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests and samples that wait.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.queue.waiting()
+    }
+
+    /// A name for a request that came without.
+    fn new_id(&self) -> String {
+        format!("{:x}-{:x}", self.started_us, self.numbered.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn scored(
+        &self,
+        request: Request,
+        loaded: Arc<Loaded>,
+        deadline: Option<Instant>,
+        timeout_us: u64,
+    ) -> Result<Part, ServeError> {
+        let (answer, answered) = oneshot::channel();
+        let job = ScoreJob { loaded, request, deadline, pushed: clock::now(), answer };
+        if let Err((job, refused)) = self.queue.push(job) {
+            self.keep(job.request);
+            return Err(match refused {
+                Refused::Full => ServeError::Busy { waiting: self.waiting().0 },
+                Refused::Closed => ServeError::ShuttingDown,
+            });
+        }
+        let answered = match deadline {
+            Some(deadline) => match tokio::time::timeout_at(deadline.into(), answered).await {
+                Ok(answered) => answered,
+                Err(_) => return Err(ServeError::Late { timeout_us }),
+            },
+            None => answered.await,
+        };
+        match answered {
+            Ok(Some(part)) => Ok(part),
+            Ok(None) => Err(ServeError::Late { timeout_us }),
+            Err(_) => Err(ServeError::Internal { problem: "its scoring thread failed".to_owned() }),
+        }
+    }
+
+    /// Puts a scored request into the feature log, if it is among those to be noted.
+    fn note(&self, loaded: &Loaded, id: &str, request: InferRequest, part: &Part) {
+        for (task, tally) in loaded.tallies.iter().enumerate() {
+            tally.add(part.probabilities.iter().skip(task).step_by(loaded.tallies.len()).copied());
+        }
+        self.metrics.samples.fetch_add(part.request.sample_count() as u64, Ordering::Relaxed);
+        if self.log.wants(id) {
+            self.log.offer(Record {
+                time_us: clock::unix_us(),
+                id: id.to_owned(),
+                model: loaded.snapshot.version().model.clone(),
+                version: loaded.snapshot.version().number,
+                task_count: loaded.tallies.len() as u32,
+                probabilities: part.probabilities.clone(),
+                inputs: request.inputs,
+            });
+        }
+    }
+
+    fn spare_request(&self) -> Request {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn keep(&self, request: Request) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_REQUESTS_MAX {
+            spare.push(request);
+        }
+    }
+}
+
+/// Refuses outputs that the model does not have, before anything is computed.
+fn check_outputs(loaded: &Loaded, request: &InferRequest) -> Result<(), ServeError> {
+    let known = || loaded.outputs.iter().flatten();
+    match request.outputs.iter().find(|wanted| !known().any(|name| *name == wanted.name)) {
+        None => Ok(()),
+        Some(wanted) => Err(ServeError::NoOutput {
+            model: loaded.snapshot.version().model.clone(),
+            output: wanted.name.chars().take(100).collect(),
+            known: known().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+/// The wanted outputs, each task's values one after the other.
+fn outputs(loaded: &Loaded, request: &InferRequest, part: &Part) -> Vec<Output> {
+    let task_count = loaded.outputs.len();
+    let mut outputs = Vec::with_capacity(2 * task_count);
+    for (task, names) in loaded.outputs.iter().enumerate() {
+        for (kind, (name, all)) in names.iter().zip([&part.probabilities, &part.logits]).enumerate() {
+            if let Some(binary) = request.wants(name) {
+                let values = all.iter().skip(task).step_by(task_count).copied().collect();
+                outputs.push(Output { place: (task, kind), values, binary });
+            }
+        }
+    }
+    outputs
+}
