@@ -1,8 +1,14 @@
 //! What a user can type. The doc comments are the help texts.
 
+#[cfg(feature = "serve")]
+mod serve;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[cfg(feature = "serve")]
+pub use serve::{RowStorageName, ServeArguments};
 
 /// Trains click and ranking models with very large embedding tables, with the same bits everywhere.
 ///
@@ -28,6 +34,9 @@ pub enum Command {
     Eval(EvalArguments),
     /// Turn raw logs into the packed form, in bounded memory; `train` does it by itself when needed.
     Prep(PrepArguments),
+    /// Answer over REST and gRPC (KServe v2) from checkpoints, following newer ones.
+    #[cfg(feature = "serve")]
+    Serve(ServeArguments),
     /// Say what is in a checkpoint or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.

@@ -4,6 +4,8 @@ pub mod bench;
 pub mod eval;
 pub mod inspect;
 pub mod prep;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod train;
 
 use std::path::Path;

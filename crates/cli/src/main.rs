@@ -22,6 +22,8 @@ fn main() -> ExitCode {
         Command::Train(arguments) => command::train::run(&arguments),
         Command::Eval(arguments) => command::eval::run(&arguments),
         Command::Prep(arguments) => command::prep::run(&arguments),
+        #[cfg(feature = "serve")]
+        Command::Serve(arguments) => command::serve::run(&arguments),
         Command::Inspect(arguments) => command::inspect::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
     };

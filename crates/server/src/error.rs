@@ -22,7 +22,9 @@ pub enum ServeError {
         model: String,
     },
     /// Another version is served.
-    #[error("model `{model}` is served in version {served}, not in version `{version}`; leave the version out")]
+    #[error(
+        "model `{model}` is served in version {served}, not in version `{version}`; leave the version out"
+    )]
     NoVersion {
         /// The model.
         model: String,
@@ -65,7 +67,9 @@ pub enum ServeError {
     #[error("the server is shutting down; send the request elsewhere")]
     ShuttingDown,
     /// Changing the repository from the network was not allowed.
-    #[error("loading and unloading from the network is off; start the server with --allow-repository-control")]
+    #[error(
+        "loading and unloading from the network is off; start the server with --allow-repository-control"
+    )]
     NoControl,
     /// A snapshot could not be loaded.
     #[error(transparent)]

@@ -52,7 +52,9 @@ pub enum FeatureError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The first lengths of two inputs do not go together.
-    #[error("input `{input}` is for {found} samples, but `{other}` for {wanted}; give one value for all, or one for each")]
+    #[error(
+        "input `{input}` is for {found} samples, but `{other}` for {wanted}; give one value for all, or one for each"
+    )]
     Samples {
         /// The odd one.
         input: String,
@@ -267,11 +269,8 @@ impl Filler<'_> {
             [_, columns] => *columns == width,
             _ => false,
         };
-        let wanted = if width == 1 {
-            "[samples] or [samples, 1]".to_owned()
-        } else {
-            format!("[samples, {width}]")
-        };
+        let wanted =
+            if width == 1 { "[samples] or [samples, 1]".to_owned() } else { format!("[samples, {width}]") };
         if fits { Ok(()) } else { Err(shape_error(tensor, wanted)) }
     }
 
@@ -280,7 +279,10 @@ impl Filler<'_> {
         if let Some(lengths) = self.lengths.get(column_of(tensor.name())) {
             self.flat(lengths, 1)?;
             if tensor.shape().len() != 1 {
-                return Err(shape_error(tensor, "[ids of all samples], since lengths come with it".to_owned()));
+                return Err(shape_error(
+                    tensor,
+                    "[ids of all samples], since lengths come with it".to_owned(),
+                ));
             }
             return Ok((self.side(lengths), rows(lengths)?));
         }

@@ -47,7 +47,10 @@ impl GrpcInferenceService for Service {
         Ok(Response::new(proto::ServerLiveResponse { live: true }))
     }
 
-    async fn server_ready(&self, _: Request<proto::ServerReadyRequest>) -> Answer<proto::ServerReadyResponse> {
+    async fn server_ready(
+        &self,
+        _: Request<proto::ServerReadyRequest>,
+    ) -> Answer<proto::ServerReadyResponse> {
         Ok(Response::new(proto::ServerReadyResponse { ready: self.0.is_ready() }))
     }
 
@@ -147,7 +150,8 @@ async fn infer(
     let mut request = read(message, &engine.limits)?;
     if let Some(timeout) = timeout {
         let timeout_us = timeout.as_micros().try_into().unwrap_or(u64::MAX).max(1);
-        request.timeout_us = if request.timeout_us == 0 { timeout_us } else { request.timeout_us.min(timeout_us) };
+        request.timeout_us =
+            if request.timeout_us == 0 { timeout_us } else { request.timeout_us.min(timeout_us) };
     }
     let scored = engine.infer((&model, &version), request, started).await?;
     let write = clock::now();

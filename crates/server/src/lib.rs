@@ -10,27 +10,28 @@
 //! No score is computed here: `serve` does that, with the bits of the offline evaluation. This room decides who may
 //! ask, how much may wait, which snapshot answers, and what is noted.
 
-pub mod protocol;
-pub mod features;
-pub mod source;
-pub mod models;
-pub mod queue;
+mod clock;
+pub mod dashboard;
 pub mod engine;
-pub mod rest;
+mod error;
+pub mod feature_log;
+pub mod features;
 pub mod grpc;
+pub mod histogram;
+pub mod journal;
 pub mod listener;
+pub mod metadata;
+pub mod metrics;
+pub mod models;
+pub mod protocol;
+pub mod queue;
+pub mod rest;
 pub mod security;
 pub mod server;
-pub mod feature_log;
-pub mod metrics;
-pub mod histogram;
-pub mod dashboard;
-pub mod metadata;
-pub mod journal;
-mod clock;
-mod error;
+pub mod source;
 
 /// The messages of the protocol, compiled from `proto/inference.proto`.
+#[expect(missing_docs, reason = "written by the compiler of the protocol, which explains the fields itself")]
 pub mod proto {
     tonic::include_proto!("inference");
 }

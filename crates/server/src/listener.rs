@@ -7,7 +7,6 @@
 use std::{
     convert::Infallible,
     future::Future,
-    net::SocketAddr,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -31,10 +30,8 @@ use tonic::body::Body as GrpcBody;
 use tower_service::Service;
 
 use crate::{
-    engine::Engine,
-    error::ServeError,
-    grpc, proto::grpc_inference_service_server::GrpcInferenceServiceServer, rest,
-    security::Access,
+    engine::Engine, error::ServeError, grpc,
+    proto::grpc_inference_service_server::GrpcInferenceServiceServer, rest, security::Access,
 };
 
 /// How long a client may take for the handshake, and for the headers of a request.
@@ -62,8 +59,10 @@ pub struct Door {
     pub access: Arc<Access>,
     /// TLS, if any.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Connections that may be open.
+    /// Places for connections that are free.
     pub connections: Arc<Semaphore>,
+    /// Connections that may be open.
+    pub connections_max: u32,
     /// Turns true when the server drains.
     pub draining: watch::Receiver<bool>,
 }
@@ -71,15 +70,13 @@ pub struct Door {
 impl Door {
     /// Accepts connections until the server drains, then waits until all of them are done.
     pub async fn serve(mut self, listener: TcpListener, speaker: Speaker) {
-        // Each connection holds a copy; when the last is gone, the receiver hears it.
-        let (open, mut all_closed) = tokio::sync::mpsc::channel::<Infallible>(1);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = self.draining.wait_for(|draining| *draining) => break,
             };
             // A failed accept concerns one client, or passes when file handles are free again.
-            let Ok((stream, peer)) = accepted else {
+            let Ok((stream, _)) = accepted else {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 continue;
             };
@@ -87,25 +84,18 @@ impl Door {
                 self.engine.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
-            let (door, speaker, open) = (self.clone(), speaker.clone(), open.clone());
+            let (door, speaker) = (self.clone(), speaker.clone());
             tokio::spawn(async move {
                 door.engine.metrics.connections.fetch_add(1, Ordering::Relaxed);
-                door.connection(stream, peer, speaker, permit).await;
+                door.connection(stream, speaker, permit).await;
                 door.engine.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-                drop(open);
             });
         }
-        drop(open);
-        let _ = all_closed.recv().await;
+        // Every place is free when every connection has ended.
+        let _ = self.connections.acquire_many(self.connections_max).await;
     }
 
-    async fn connection(
-        &self,
-        stream: TcpStream,
-        _peer: SocketAddr,
-        speaker: Speaker,
-        _permit: OwnedSemaphorePermit,
-    ) {
+    async fn connection(&self, stream: TcpStream, speaker: Speaker, _permit: OwnedSemaphorePermit) {
         // Answers are small: waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
         match &self.tls {

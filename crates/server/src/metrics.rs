@@ -160,8 +160,8 @@ impl ScoreTally {
 
 /// The limits of the buckets that Prometheus sees, in microseconds.
 const BUCKETS_US: &[u64] = &[
-    50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 20_000, 50_000, 100_000, 250_000,
-    500_000, 1_000_000, 5_000_000,
+    50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 20_000, 50_000, 100_000,
+    250_000, 500_000, 1_000_000, 5_000_000,
 ];
 const BUCKETS_COUNT: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 
@@ -172,9 +172,13 @@ pub fn prometheus(engine: &Engine) -> String {
     page.family("campanile_request_seconds", "histogram", "Time of an answer by stage; total is all of it.");
     for (stage, label) in STAGES {
         let labels = format!("stage=\"{label}\"");
-        page.histogram("campanile_request_seconds", &labels, &metrics.stage(*stage), BUCKETS_US, 1e-6);
+        page.histogram("campanile_request_seconds", &labels, &metrics.stage(*stage), BUCKETS_US, 1e6);
     }
-    page.family("campanile_requests_total", "counter", "Requests for scores by transport and how they ended.");
+    page.family(
+        "campanile_requests_total",
+        "counter",
+        "Requests for scores by transport and how they ended.",
+    );
     for (transport, transport_label) in TRANSPORTS {
         for (outcome, label) in OUTCOMES {
             let count = metrics.outcomes[*transport as usize][*outcome as usize].load(Ordering::Relaxed);
@@ -197,7 +201,12 @@ pub fn prometheus(engine: &Engine) -> String {
         ("campanile_queue_requests", "gauge", "Requests that wait.", jobs as f64),
         ("campanile_queue_samples", "gauge", "Samples that wait.", samples as f64),
         ("campanile_swaps_total", "counter", "Snapshots that came into service.", load(&metrics.swaps)),
-        ("campanile_load_failures_total", "counter", "Snapshots that could not.", load(&metrics.load_failures)),
+        (
+            "campanile_load_failures_total",
+            "counter",
+            "Snapshots that could not.",
+            load(&metrics.load_failures),
+        ),
         (
             "campanile_connections",
             "gauge",
@@ -217,7 +226,12 @@ pub fn prometheus(engine: &Engine) -> String {
             load(&metrics.scorer_restarts),
         ),
         ("campanile_log_records_total", "counter", "Records written to the feature log.", log.written as f64),
-        ("campanile_log_dropped_total", "counter", "Records lost: the queue was full or the disk failed.", log.dropped as f64),
+        (
+            "campanile_log_dropped_total",
+            "counter",
+            "Records lost: the queue was full or the disk failed.",
+            log.dropped as f64,
+        ),
     ] {
         page.family(name, kind, help);
         page.sample(name, "", value);
@@ -295,7 +309,7 @@ impl Page {
     fn histogram(&mut self, name: &str, labels: &str, counts: &Counts, limits: &[u64], unit: f64) {
         let comma = if labels.is_empty() { "" } else { "," };
         for limit in limits {
-            let le = *limit as f64 * unit;
+            let le = *limit as f64 / unit;
             self.sample(
                 &format!("{name}_bucket"),
                 &format!("{labels}{comma}le=\"{le}\""),
@@ -304,7 +318,7 @@ impl Page {
         }
         let total = counts.count() as f64;
         self.sample(&format!("{name}_bucket"), &format!("{labels}{comma}le=\"+Inf\""), total);
-        self.sample(&format!("{name}_sum"), labels, counts.sum() as f64 * unit);
+        self.sample(&format!("{name}_sum"), labels, counts.sum() as f64 / unit);
         self.sample(&format!("{name}_count"), labels, total);
     }
 }

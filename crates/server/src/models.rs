@@ -99,7 +99,8 @@ pub enum Followed {
 
 impl Loaded {
     fn new(snapshot: Snapshot) -> Loaded {
-        let outputs: Vec<_> = snapshot.tasks().map(|task| [task.to_owned(), format!("{task}.logit")]).collect();
+        let outputs: Vec<_> =
+            snapshot.tasks().map(|task| [task.to_owned(), format!("{task}.logit")]).collect();
         Loaded {
             version: snapshot.version().number.to_string(),
             since_us: clock::unix_us(),
@@ -277,7 +278,8 @@ impl Model {
     /// Frees what no request uses any more.
     fn bury(&self) {
         let retired = std::mem::take(&mut self.status().retired);
-        let (unused, used) = retired.into_iter().partition::<Vec<_>, _>(|loaded| Arc::strong_count(loaded) == 1);
+        let (unused, used) =
+            retired.into_iter().partition::<Vec<_>, _>(|loaded| Arc::strong_count(loaded) == 1);
         self.status().retired.extend(used);
         drop(unused);
     }

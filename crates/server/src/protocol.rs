@@ -123,7 +123,9 @@ pub enum ProtocolError {
         input: String,
     },
     /// An input without its data.
-    #[error("input `{input}` has no data: send `data`, or `binary_data_size` and the bytes after the JSON part")]
+    #[error(
+        "input `{input}` has no data: send `data`, or `binary_data_size` and the bytes after the JSON part"
+    )]
     NoData {
         /// The name.
         input: String,
@@ -281,11 +283,7 @@ pub fn at_most(what: &str, found: usize, limit: usize) -> Result<(), ProtocolErr
 }
 
 /// The shape in our numbers, and how many elements it has.
-fn checked_shape(
-    input: &str,
-    shape: &[i64],
-    limits: &Limits,
-) -> Result<(Vec<usize>, usize), ProtocolError> {
+fn checked_shape(input: &str, shape: &[i64], limits: &Limits) -> Result<(Vec<usize>, usize), ProtocolError> {
     let wrong = || ProtocolError::Shape { input: input.to_owned(), shape: shape.to_vec() };
     if shape.len() > DIMENSIONS_MAX {
         return Err(wrong());

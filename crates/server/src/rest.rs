@@ -53,7 +53,9 @@ pub fn router(engine: Arc<Engine>) -> Router {
         .route("/metrics", get(prometheus))
         .route("/", get(|| async { dashboard::page() }))
         .route("/dashboard.json", get(dashboard_data))
-        .fallback(|| async { error_answer(StatusCode::NOT_FOUND, "there is nothing here; see docs/serving-api.md") })
+        .fallback(|| async {
+            error_answer(StatusCode::NOT_FOUND, "there is nothing here; see docs/serving-api.md")
+        })
         .with_state(engine)
 }
 
@@ -132,7 +134,8 @@ async fn infer(
         let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let mut request = json::parse(&body, header(HEADER_LENGTH), &engine.limits)?;
         if request.id.is_none() {
-            request.id = header(REQUEST_ID).filter(|id| id.len() <= engine.limits.id_bytes_max).map(str::to_owned);
+            request.id =
+                header(REQUEST_ID).filter(|id| id.len() <= engine.limits.id_bytes_max).map(str::to_owned);
         }
         let scored = engine.infer(target(&parts), request, started).await?;
         let write = clock::now();
@@ -146,7 +149,11 @@ async fn infer(
 }
 
 /// The whole body, unless it is too large or too slow.
-async fn read_body(engine: &Engine, headers: &HeaderMap, body: Body) -> Result<(HeaderMap, Bytes), ServeError> {
+async fn read_body(
+    engine: &Engine,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(HeaderMap, Bytes), ServeError> {
     let limit = engine.limits.body_bytes_max;
     let collected = tokio::time::timeout(BODY_TIME_MAX, Limited::new(body, limit).collect());
     match collected.await {

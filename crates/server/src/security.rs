@@ -51,7 +51,9 @@ pub enum SecurityError {
         problem: String,
     },
     /// An address that others can reach, without a decision about who may ask.
-    #[error("{address} can be reached from other machines: give --token-file, or say --no-auth if everybody may ask")]
+    #[error(
+        "{address} can be reached from other machines: give --token-file, or say --no-auth if everybody may ask"
+    )]
     Open {
         /// The address.
         address: SocketAddr,
@@ -113,7 +115,11 @@ fn is_same(known: &[u8], given: &[u8]) -> bool {
 ///
 /// # Errors
 /// For an address beyond this machine without tokens, unless `everybody_may_ask`.
-pub fn check_address(address: SocketAddr, access: &Access, everybody_may_ask: bool) -> Result<(), SecurityError> {
+pub fn check_address(
+    address: SocketAddr,
+    access: &Access,
+    everybody_may_ask: bool,
+) -> Result<(), SecurityError> {
     let decided = everybody_may_ask || matches!(access, Access::Tokens(_));
     if address.ip().is_loopback() || decided { Ok(()) } else { Err(SecurityError::Open { address }) }
 }
@@ -122,7 +128,11 @@ pub fn check_address(address: SocketAddr, access: &Access, everybody_may_ask: bo
 ///
 /// # Errors
 /// When a file cannot be read or does not fit.
-pub fn tls(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>, SecurityError> {
+pub fn tls(
+    certificate: &Path,
+    key: &Path,
+    client_ca: Option<&Path>,
+) -> Result<Arc<ServerConfig>, SecurityError> {
     let problem = |error: &dyn std::fmt::Display| SecurityError::Tls { problem: error.to_string() };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -179,7 +189,9 @@ mod tests {
         let access = Access::Tokens(vec!["0123456789abcdef".to_owned(), "fedcba9876543210".to_owned()]);
         assert!(access.allows(&headers("Bearer fedcba9876543210")));
         assert!(access.allows(&headers("bearer 0123456789abcdef")));
-        for wrong in ["Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Basic 0123456789abcdef", "Bearer", ""] {
+        for wrong in
+            ["Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Basic 0123456789abcdef", "Bearer", ""]
+        {
             assert!(!access.allows(&headers(wrong)), "{wrong}");
         }
         assert!(!access.allows(&HeaderMap::new()));

@@ -47,7 +47,7 @@ pub struct ServerOptions {
     /// Threads that read and write.
     pub network_threads: usize,
     /// Connections that may be open.
-    pub connections_max: usize,
+    pub connections_max: u32,
     /// How often the source is asked for a newer version.
     pub poll: Duration,
     /// How long requests that are under way may take when the server ends.
@@ -91,7 +91,11 @@ impl Server {
     ///
     /// # Errors
     /// When an address or threads cannot be had.
-    pub fn start(engine: Arc<Engine>, options: &ServerOptions, journal: Journal) -> Result<Server, StartError> {
+    pub fn start(
+        engine: Arc<Engine>,
+        options: &ServerOptions,
+        journal: Journal,
+    ) -> Result<Server, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(options.network_threads.max(1))
             .thread_name("network")
@@ -102,7 +106,8 @@ impl Server {
             engine: Arc::clone(&engine),
             access: Arc::new(options.access.clone()),
             tls: options.tls.clone(),
-            connections: Arc::new(Semaphore::new(options.connections_max)),
+            connections: Arc::new(Semaphore::new(options.connections_max as usize)),
+            connections_max: options.connections_max,
             draining: drains,
         };
         let listen = |address: SocketAddr| {
@@ -156,7 +161,8 @@ impl Server {
                 let _ = door.await;
             }
         };
-        let in_time = self.runtime.block_on(async { tokio::time::timeout(self.drain_max, all).await.is_ok() });
+        let in_time =
+            self.runtime.block_on(async { tokio::time::timeout(self.drain_max, all).await.is_ok() });
         self.follower.finish();
         self.scoring.finish();
         self.runtime.shutdown_timeout(Duration::from_secs(1));

@@ -119,11 +119,12 @@ impl Sink for Segments {
         let start = self.buffer.len();
         self.buffer.extend([0; 8]);
         record.encode(&mut self.buffer);
-        let (length, checksum) =
-            (self.buffer.len() - start - 8, crc32c::crc32c(&self.buffer[start + 8..]));
+        let (length, checksum) = (self.buffer.len() - start - 8, crc32c::crc32c(&self.buffer[start + 8..]));
         if length > RECORD_BYTES_MAX {
             self.buffer.truncate(start);
-            return Err(io::Error::other(format!("a record of {length} bytes; the limit is {RECORD_BYTES_MAX}")));
+            return Err(io::Error::other(format!(
+                "a record of {length} bytes; the limit is {RECORD_BYTES_MAX}"
+            )));
         }
         self.buffer[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
         self.buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());

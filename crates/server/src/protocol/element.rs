@@ -96,9 +96,7 @@ impl Tensor {
             Datatype::Int32 => read(data, |bytes| i32::from_le_bytes(bytes) as f32),
             Datatype::Int64 => read(data, |bytes| i64::from_le_bytes(bytes) as f32),
             Datatype::Fp16 => read(data, |bytes| half_to_float(u16::from_le_bytes(bytes))),
-            Datatype::Bf16 => {
-                read(data, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16))
-            }
+            Datatype::Bf16 => read(data, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)),
             Datatype::Fp32 => read(data, f32::from_le_bytes),
             Datatype::Fp64 => read(data, |bytes| f64::from_le_bytes(bytes) as f32),
             Datatype::Bytes => return Err(self.not("numbers")),
@@ -206,7 +204,8 @@ mod tests {
 
     #[test]
     fn half_precision_reads_as_the_same_number() {
-        let known = [(0x3c00, 1.0), (0xc000, -2.0), (0x7bff, 65504.0), (0x0001, 2f32.powi(-24)), (0x8000, -0.0)];
+        let known =
+            [(0x3c00, 1.0), (0xc000, -2.0), (0x7bff, 65504.0), (0x0001, 2f32.powi(-24)), (0x8000, -0.0)];
         for (half, float) in known {
             assert_eq!(half_to_float(half).to_bits(), f32::to_bits(float), "{half:#x}");
         }

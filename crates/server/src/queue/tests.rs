@@ -12,7 +12,7 @@ struct Plain {
     number: usize,
     samples: usize,
     key: usize,
-    late: bool,
+    deadline: Option<Instant>,
     gone: bool,
 }
 
@@ -24,7 +24,7 @@ impl Job for Plain {
         self.key
     }
     fn deadline(&self) -> Option<Instant> {
-        self.late.then(clock::now)
+        self.deadline
     }
     fn is_abandoned(&self) -> bool {
         self.gone
@@ -32,7 +32,7 @@ impl Job for Plain {
 }
 
 fn plain(number: usize, samples: usize, key: usize) -> Plain {
-    Plain { number, samples, key, late: false, gone: false }
+    Plain { number, samples, key, deadline: None, gone: false }
 }
 
 const LIMITS: QueueLimits =
@@ -121,7 +121,7 @@ proptest! {
     ) {
         let queue = Queue::new(LIMITS);
         let jobs: Vec<Plain> = jobs.iter().enumerate().map(|(number, &(samples, key, fate))| Plain {
-            late: fate == 0, gone: fate == 1, ..plain(number, samples, key)
+            deadline: (fate == 0).then(clock::now), gone: fate == 1, ..plain(number, samples, key)
         }).collect();
         for job in &jobs {
             queue.push(job.clone()).unwrap();
@@ -140,8 +140,8 @@ proptest! {
         let wanted = |keep: fn(&&Plain) -> bool| {
             jobs.iter().filter(keep).map(|job| job.number).collect::<Vec<_>>()
         };
-        prop_assert_eq!(scored, wanted(|job| !job.late && !job.gone));
-        prop_assert_eq!(late, wanted(|job| job.late && !job.gone));
+        prop_assert_eq!(scored, wanted(|job| job.deadline.is_none() && !job.gone));
+        prop_assert_eq!(late, wanted(|job| job.deadline.is_some() && !job.gone));
         prop_assert_eq!(queue.waiting(), (0, 0));
     }
 }

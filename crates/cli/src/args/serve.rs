@@ -1,0 +1,151 @@
+//! What a user can type after `campanile serve`.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr};
+
+use clap::{Args, ValueEnum};
+
+/// `campanile serve`.
+///
+/// Answers the Open Inference Protocol (KServe v2) over REST and gRPC, follows newer snapshots without dropping or
+/// mixing an answer, and shows its health at http://127.0.0.1:8080/. See docs/serving-api.md.
+///
+///   campanile train examples/first.toml
+///   campanile serve --model first=runs/first
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct ServeArguments {
+    /// A model by name: a checkpoint, or a directory of checkpoints, whose newest one is followed. May be repeated.
+    #[arg(long = "model", value_name = "NAME=DIR")]
+    pub models: Vec<NamedDirectory>,
+    /// Where REST, the metrics and the page answer.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub http: SocketAddr,
+    /// Where gRPC answers.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub grpc: SocketAddr,
+    /// Do not answer gRPC.
+    #[arg(long)]
+    pub no_grpc: bool,
+    /// Threads that score; 0 means one per core.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+    /// How rows are held in memory.
+    #[arg(long, value_enum, default_value = "as-trained")]
+    pub rows: RowStorageName,
+    /// Samples that are scored in one call, at most, when several requests wait.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub max_batch: usize,
+    /// How long an idle thread waits for more requests before it scores, in microseconds. 0 scores at once; batches
+    /// form by themselves under load.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    pub batch_wait_us: u64,
+    /// Requests that may wait; more are answered with 429 or RESOURCE_EXHAUSTED at once.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub queue: usize,
+    /// How often to look for a newer snapshot, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub poll_ms: u64,
+    /// How long requests under way may take when the server is told to end, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    pub drain_seconds: u64,
+    #[command(flatten)]
+    pub security: SecurityArguments,
+    #[command(flatten)]
+    pub log: LogArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
+    /// Write what was counted as JSON when the server ends.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// Who may ask.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Security")]
+pub struct SecurityArguments {
+    /// Bearer tokens, one a line; a request needs one of them.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_auth")]
+    pub token_file: Option<PathBuf>,
+    /// Everybody who can connect may ask, even on an address that other machines can reach.
+    #[arg(long)]
+    pub no_auth: bool,
+    /// The server's certificate, in PEM form; then both addresses speak TLS only.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Clients must show a certificate that one of these signed (mutual TLS).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+    /// Let clients load and unload models.
+    #[arg(long)]
+    pub allow_repository_control: bool,
+}
+
+/// What is noted for training.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Feature log")]
+pub struct LogArguments {
+    /// Note scored requests (id, time, version, features, scores) in this directory. Never delays an answer.
+    #[arg(long, value_name = "DIR")]
+    pub feature_log: Option<PathBuf>,
+    /// The share of requests that is noted, chosen by their id.
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub log_sample: f64,
+    /// A new file begins after so many megabytes.
+    #[arg(long, value_name = "MB", default_value_t = 64)]
+    pub log_segment_mb: u64,
+}
+
+/// What a client may send.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArguments {
+    /// Megabytes of a request.
+    #[arg(long, value_name = "MB", default_value_t = 16)]
+    pub max_body_mb: usize,
+    /// Samples of a request.
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub max_samples: usize,
+    /// Connections that may be open.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub max_connections: u32,
+}
+
+/// How rows are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RowStorageName {
+    /// In the format they were trained in.
+    AsTrained,
+    /// In 32-bit floats.
+    F32,
+    /// In IEEE half precision.
+    F16,
+}
+
+/// A name and a directory, `NAME=DIR`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedDirectory {
+    /// The model's name.
+    pub name: String,
+    /// Where it is.
+    pub directory: PathBuf,
+}
+
+impl FromStr for NamedDirectory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamedDirectory, String> {
+        match text.split_once('=') {
+            Some((name, directory)) if is_name(name) && !directory.is_empty() => {
+                Ok(NamedDirectory { name: name.to_owned(), directory: directory.into() })
+            }
+            _ => Err("write NAME=DIR; a name has letters, digits, `_`, `-` and `.`".to_owned()),
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}

@@ -1,0 +1,136 @@
+//! `campanile serve`: answers over the network until it is told to end.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use campanile_serve::{Options, RowStorage};
+use campanile_server::{
+    engine::Engine,
+    feature_log::{FeatureLog, Segments},
+    journal::Journal,
+    metrics::{OUTCOMES, STAGES},
+    models::Models,
+    protocol::Limits,
+    queue::QueueLimits,
+    security::{Access, check_address, tls},
+    server::{Server, ServerOptions, follow_once},
+    source::{Checkpoints, Source},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{RowStorageName, ServeArguments},
+    command::write_report,
+};
+
+/// Samples that may wait for each request that may.
+const QUEUED_SAMPLES_PER_REQUEST: usize = 1024;
+
+/// Runs the command.
+pub fn run(arguments: &ServeArguments) -> Result<()> {
+    let options = server_options(arguments)?;
+    let limits = Limits {
+        body_bytes_max: arguments.limits.max_body_mb << 20,
+        samples_max: arguments.limits.max_samples,
+        ..Limits::default()
+    };
+    let queue = QueueLimits {
+        jobs_max: arguments.queue.max(1),
+        samples_max: arguments.queue.max(1).saturating_mul(QUEUED_SAMPLES_PER_REQUEST),
+        batch_samples_max: arguments.max_batch.max(1),
+        wait: Duration::from_micros(arguments.batch_wait_us),
+    };
+    let mut engine = Engine::new(Models::new(source(arguments)?), feature_log(arguments)?, limits, queue);
+    engine.allow_control = arguments.security.allow_repository_control;
+    let engine = Arc::new(engine);
+    let journal = Journal::new(std::io::stderr());
+    // The first snapshots are there before the first request is.
+    follow_once(&engine, &journal);
+    let server = Server::start(Arc::clone(&engine), &options, journal.clone())?;
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let grpc = server.grpc.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    journal.say("listening", &[("http", &format!("{scheme}://{}/", server.http)), ("grpc", &grpc)]);
+    server.wait_for_signal().context("cannot wait for signals")?;
+    journal.say("draining", &[]);
+    let in_order = server.stop();
+    journal.say("ended", &[("in_order", if in_order { "true" } else { "false" })]);
+    write_report(arguments.report.as_deref(), &report(&engine))
+}
+
+fn server_options(arguments: &ServeArguments) -> Result<ServerOptions> {
+    let security = &arguments.security;
+    let access = match &security.token_file {
+        Some(path) => Access::from_file(path)?,
+        None => Access::Everybody,
+    };
+    let grpc = (!arguments.no_grpc).then_some(arguments.grpc);
+    for address in [Some(arguments.http), grpc].into_iter().flatten() {
+        check_address(address, &access, security.no_auth)?;
+    }
+    let tls = match (&security.tls_cert, &security.tls_key) {
+        (Some(certificate), Some(key)) => Some(tls(certificate, key, security.client_ca.as_deref())?),
+        _ => None,
+    };
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    Ok(ServerOptions {
+        http: arguments.http,
+        grpc,
+        tls,
+        access,
+        scoring_threads: if arguments.threads == 0 { cores } else { arguments.threads },
+        network_threads: cores,
+        connections_max: arguments.limits.max_connections,
+        poll: Duration::from_millis(arguments.poll_ms.max(10)),
+        drain_max: Duration::from_secs(arguments.drain_seconds),
+    })
+}
+
+fn source(arguments: &ServeArguments) -> Result<Box<dyn Source>> {
+    let mut directories = BTreeMap::new();
+    for model in &arguments.models {
+        if directories.insert(model.name.clone(), model.directory.clone()).is_some() {
+            bail!("--model {}: the name is given twice", model.name);
+        }
+        if !model.directory.is_dir() {
+            bail!("--model {}: there is no directory {}", model.name, model.directory.display());
+        }
+    }
+    if directories.is_empty() {
+        bail!("nothing to serve: give --model NAME=DIR");
+    }
+    let rows = match arguments.rows {
+        RowStorageName::AsTrained => RowStorage::AsTrained,
+        RowStorageName::F32 => RowStorage::F32,
+        RowStorageName::F16 => RowStorage::F16,
+    };
+    Ok(Box::new(Checkpoints { directories, options: Options { rows, ..Options::default() } }))
+}
+
+fn feature_log(arguments: &ServeArguments) -> Result<FeatureLog> {
+    let log = &arguments.log;
+    let Some(directory) = &log.feature_log else { return Ok(FeatureLog::off()) };
+    if !(0.0..=1.0).contains(&log.log_sample) {
+        bail!("--log-sample {}: a share is from 0 to 1", log.log_sample);
+    }
+    let segments = Segments::new(directory, log.log_segment_mb.max(1) << 20)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    Ok(FeatureLog::start(Box::new(segments), log.log_sample)?)
+}
+
+/// What was counted.
+fn report(engine: &Engine) -> Value {
+    let stage = |stage| {
+        let counts = engine.metrics.stage(stage);
+        json!({ "p50_us": counts.percentile(0.5), "p99_us": counts.percentile(0.99), "count": counts.count() })
+    };
+    let log = engine.log.counts();
+    json!({
+        "command": "serve",
+        "requests": OUTCOMES.iter().map(|(outcome, name)| ((*name).to_owned(), engine.metrics.outcome(*outcome).into()))
+            .collect::<serde_json::Map<_, _>>(),
+        "samples": engine.metrics.samples.load(std::sync::atomic::Ordering::Relaxed),
+        "stages": STAGES.iter().map(|(one, name)| ((*name).to_owned(), stage(*one)))
+            .collect::<serde_json::Map<_, _>>(),
+        "log": { "written": log.written, "dropped": log.dropped },
+    })
+}
