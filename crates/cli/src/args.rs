@@ -36,7 +36,7 @@ pub enum Command {
     Prep(PrepArguments),
     /// Answer over REST and gRPC (KServe v2) from checkpoints, following newer ones.
     #[cfg(feature = "serve")]
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Say what is in a checkpoint or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.
