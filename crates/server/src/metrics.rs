@@ -193,6 +193,14 @@ pub fn prometheus(engine: &Engine) -> String {
         page.family(name, "histogram", help);
         page.histogram(name, "", &histogram.counts(), BUCKETS_COUNT, 1.0);
     }
+    plain_lines(&mut page, engine);
+    model_lines(&mut page, engine);
+    page.0
+}
+
+/// What is one number.
+fn plain_lines(page: &mut Page, engine: &Engine) {
+    let metrics = &engine.metrics;
     let (jobs, samples) = engine.waiting();
     let log = engine.log.counts();
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
@@ -236,8 +244,6 @@ pub fn prometheus(engine: &Engine) -> String {
         page.family(name, kind, help);
         page.sample(name, "", value);
     }
-    model_lines(&mut page, engine);
-    page.0
 }
 
 /// What belongs to models and their snapshots.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 /// Crates that may stand in the tree in several versions, and why.
 const SEVERAL_VERSIONS: &[(&str, &str)] = &[
-    ("base64", "tonic and the maker of test certificates are one release apart"),
+    ("foldhash", "comes with each of the two releases of hashbrown"),
     ("getrandom", "pulled in by hashing and temporary files of others; small"),
     ("hashbrown", "pulled in by Parquet and by indexmap"),
     ("r-efi", "for UEFI targets only; never built here"),
