@@ -37,6 +37,8 @@ pub enum Command {
     /// Answer over REST and gRPC (KServe v2) from checkpoints, following newer ones.
     #[cfg(feature = "serve")]
     Serve(Box<ServeArguments>),
+    /// Prove on your own job that ranks, placements, pipeline and crashes change no bit.
+    Verify(VerifyArguments),
     /// Say what is in a checkpoint or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.
@@ -107,6 +109,29 @@ pub struct PrepArguments {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `campanile verify`.
+///
+/// Trains some steps of the job in every way that must not matter: numbers of ranks, tables whole, by rows, by
+/// columns, in a grid or copied, pipelined or not, stopped and resumed, with and without codecs on the wire. Prints
+/// a hash of all weights, of all losses and of all metrics for each, and where the first difference is, if any.
+#[derive(Debug, Args)]
+pub struct VerifyArguments {
+    /// The job file.
+    pub job: PathBuf,
+    /// Numbers of ranks to try, powers of two up to the job's grains.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,2,4")]
+    pub ranks: Vec<usize>,
+    /// Steps to train in each way, or as many as the data has.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub steps: u64,
+    /// Write the table as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Show no progress of preparing the data.
     #[arg(long, short)]
     pub quiet: bool,
 }

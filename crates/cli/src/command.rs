@@ -7,6 +7,7 @@ pub mod prep;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod train;
+pub mod verify;
 
 use std::path::Path;
 

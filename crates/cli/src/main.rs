@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Prep(arguments) => command::prep::run(&arguments),
         #[cfg(feature = "serve")]
         Command::Serve(arguments) => command::serve::run(&arguments),
+        Command::Verify(arguments) => command::verify::run(&arguments),
         Command::Inspect(arguments) => command::inspect::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
     };

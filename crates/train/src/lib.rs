@@ -21,5 +21,6 @@ pub mod run;
 pub mod same;
 pub mod scores;
 pub mod step;
+pub mod verify;
 
 pub use error::TrainError;
