@@ -1,5 +1,6 @@
 //! What a user can type. The doc comments are the help texts.
 
+pub mod publishing;
 #[cfg(feature = "serve")]
 mod serve;
 
@@ -39,7 +40,11 @@ pub enum Command {
     Serve(Box<ServeArguments>),
     /// Prove on your own job that ranks, placements, pipeline and crashes change no bit.
     Verify(VerifyArguments),
-    /// Say what is in a checkpoint or a packed file.
+    /// Put a checkpoint into a registry and make it current, if it is not worse than what is there.
+    Publish(publishing::PublishArguments),
+    /// Make an earlier version of a model current again.
+    Rollback(publishing::RollbackArguments),
+    /// Say what is in a checkpoint, a registry or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.
     Bench(BenchArguments),
@@ -139,7 +144,7 @@ pub struct VerifyArguments {
 /// `campanile inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArguments {
-    /// A checkpoint, a directory of checkpoints, a packed file, or a directory of packed files.
+    /// A checkpoint, a directory of checkpoints, a registry, a packed file, or a directory of packed files.
     pub path: PathBuf,
     /// Read every byte and compare checksums.
     #[arg(long)]

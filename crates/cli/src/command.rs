@@ -2,8 +2,11 @@
 
 pub mod bench;
 pub mod eval;
+pub mod gate;
 pub mod inspect;
 pub mod prep;
+pub mod publish;
+pub mod rollback;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod train;

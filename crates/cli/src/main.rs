@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "serve")]
         Command::Serve(arguments) => command::serve::run(&arguments),
         Command::Verify(arguments) => command::verify::run(&arguments),
+        Command::Publish(arguments) => command::publish::run(&arguments),
+        Command::Rollback(arguments) => command::rollback::run(&arguments),
         Command::Inspect(arguments) => command::inspect::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
     };

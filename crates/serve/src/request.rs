@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use campanile_data::{BadReason, Raw};
-use campanile_spec::FeatureBags;
+use campanile_spec::{Bags, FeatureBags};
 
 use crate::{Input, Inputs, RequestError};
 
@@ -89,6 +89,43 @@ impl Request {
         self.bags.iter_mut().for_each(Bag::clear);
         self.inputs = Some(Arc::clone(inputs));
         Ok(())
+    }
+
+    /// Begins and finishes at once, with samples that are prepared already: dense inputs `[sample][dense]` and
+    /// bags of rows, as training has them.
+    ///
+    /// # Errors
+    /// When there are too many samples, a row is beyond its table, or a dense input is not finite.
+    ///
+    /// # Panics
+    /// If the bags or the dense inputs are not those of such a model.
+    pub fn prepared(&mut self, inputs: &Arc<Inputs>, dense: &[f32], bags: &Bags) -> Result<(), RequestError> {
+        let (samples, width) = (bags.sample_count(), inputs.dense_count());
+        assert_eq!(bags.feature_count(), inputs.feature_count(), "features of the bags");
+        assert_eq!(dense.len(), samples * width, "length of the dense inputs");
+        self.begin(inputs, samples)?;
+        if let Some(place) = dense.iter().position(|value| !value.is_finite()) {
+            let (name, sample) = (inputs.name(Input::Dense(place % width)).to_owned(), place / width);
+            let (value, reason) = (dense[place].to_string(), BadReason::NotFinite);
+            return Err(RequestError::Value { name, sample, value, reason });
+        }
+        self.dense.copy_from_slice(dense);
+        self.dense_sides.fill(Some(Side::Each));
+        for feature in 0..bags.feature_count() {
+            let own = bags.feature(feature);
+            let row_count = inputs.row_count(feature);
+            if let Some(place) = own.rows.iter().position(|&row| u64::from(row) >= row_count) {
+                let name = inputs.name(Input::Sparse(feature)).to_owned();
+                let sample = own.offsets.partition_point(|&end| (end - own.offsets[0]) as usize <= place) - 1;
+                return Err(RequestError::RowOutside { name, sample, row: own.rows[place], row_count });
+            }
+            let bag = &mut self.bags[feature];
+            bag.side = Some(Side::Each);
+            bag.offsets.extend(own.offsets.iter().map(|offset| offset - own.offsets[0]));
+            bag.rows.extend_from_slice(own.rows);
+            bag.weights.extend_from_slice(own.weights);
+        }
+        self.finish()
     }
 
     /// How many samples.

@@ -81,10 +81,7 @@ impl Snapshot {
     pub fn open(path: &Path, model: &str, options: &Options) -> Result<Snapshot, SnapshotError> {
         let checkpoint = Checkpoint::open(path)?;
         let manifest = checkpoint.manifest();
-        let job: Job = serde_json::from_value(manifest.job.clone()).map_err(|error| SnapshotError::Job {
-            path: path.join("manifest.json"),
-            problem: error.to_string(),
-        })?;
+        let job = job_in(&checkpoint)?;
         let mut spec = job.run.model.clone();
         spec.precision = options.precision.unwrap_or(spec.precision);
         let transforms = transforms_of(path, &job, manifest)?;
@@ -109,6 +106,14 @@ impl Snapshot {
         job.run.model = spec;
         let pooled_offsets = job.run.model.pooled_offsets();
         Ok(Snapshot { version, job, inputs, tables, network, parameters, isa: options.isa, pooled_offsets })
+    }
+
+    /// The job that wrote a checkpoint.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be opened, or holds no job.
+    pub fn job_of(path: &Path) -> Result<Job, SnapshotError> {
+        job_in(&Checkpoint::open(path)?)
     }
 
     /// The version of a model in a registry, whole or put together from a whole one and its deltas. Where
@@ -245,6 +250,13 @@ impl Snapshot {
     pub(crate) fn pooled_width(&self) -> usize {
         self.pooled_offsets[self.pooled_offsets.len() - 1]
     }
+}
+
+fn job_in(checkpoint: &Checkpoint) -> Result<Job, SnapshotError> {
+    serde_json::from_value(checkpoint.manifest().job.clone()).map_err(|error| SnapshotError::Job {
+        path: checkpoint.path().join("manifest.json"),
+        problem: error.to_string(),
+    })
 }
 
 /// The transforms of a checkpoint: beside its files when it was published, beside the checkpoints where it was

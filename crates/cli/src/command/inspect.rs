@@ -1,9 +1,13 @@
-//! `campanile inspect`: what is in a checkpoint or a packed file.
+//! `campanile inspect`: what is in a checkpoint, a registry or a packed file.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use campanile_tables::checkpoint::{self, Checkpoint};
+use campanile_tables::{
+    Registry,
+    checkpoint::{self, Checkpoint},
+    registry::Kind,
+};
 use serde_json::{Value, json};
 
 use crate::{args::InspectArguments, command::write_report, format};
@@ -14,8 +18,12 @@ pub fn run(arguments: &InspectArguments) -> Result<()> {
     if !path.exists() {
         bail!("{} does not exist", path.display());
     }
+    let registry = Registry::new(path);
     let report = match newest_checkpoint(path)? {
         Some(found) => inspect_checkpoint(&found, arguments.verify)?,
+        None if path.is_dir() && !registry.models()?.is_empty() => {
+            inspect_registry(&registry, arguments.verify)?
+        }
         None => inspect_packed(path)?,
     };
     write_report(arguments.report.as_deref(), &report)
@@ -48,11 +56,45 @@ fn inspect_checkpoint(path: &Path, verify: bool) -> Result<Value> {
     )
 }
 
+/// One line a version, the current one marked.
+fn inspect_registry(registry: &Registry, verify: bool) -> Result<Value> {
+    println!("registry {}", registry.root().display());
+    let mut models = Vec::new();
+    for model in registry.models()? {
+        let current = registry.current(&model)?;
+        println!("  {model}");
+        let mut versions = Vec::new();
+        for number in registry.versions(&model)? {
+            let release = registry.release(&model, number)?;
+            let mark = if current == Some(number) { "*" } else { " " };
+            let what = match &release.kind {
+                Kind::Whole => "whole".to_owned(),
+                Kind::Delta { base, .. } => {
+                    let rows: u64 = release.tables.iter().map(|table| table.changed).sum();
+                    format!("{} rows changed since {base}", format::count(rows))
+                }
+            };
+            let checked = match verify {
+                true => {
+                    format!(", {} match their checksums", format::bytes(registry.verify(&model, number)?))
+                }
+                false => String::new(),
+            };
+            println!("   {mark} {number:>6}  step {:>9}  {what}{checked}", format::count(release.step));
+            versions.push(json!(release));
+        }
+        models.push(json!({ "model": model, "current": current, "versions": versions }));
+    }
+    Ok(
+        json!({ "command": "inspect", "kind": "registry", "path": registry.root(), "models": models, "verified": verify }),
+    )
+}
+
 fn inspect_packed(path: &Path) -> Result<Value> {
     let files = packed_files(path)?;
     if files.is_empty() {
         bail!(
-            "{} holds neither a checkpoint (manifest.json, step-…) nor packed data (*.pack)",
+            "{} holds neither a checkpoint (manifest.json, step-…) nor a registry (MODEL/versions) nor packed data (*.pack)",
             path.display()
         );
     }

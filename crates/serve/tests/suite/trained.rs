@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use campanile_data::{Dataset, PrepOptions, Prepared, Transforms, prepare};
-use campanile_serve::{Request, Scorer, Scores, Side, Snapshot};
+use campanile_data::{Dataset, PrepOptions, Prepared, prepare};
+use campanile_serve::{Request, Scorer, Scores, Snapshot};
 use campanile_spec::{Batch, config::Job};
 use campanile_tables::{
     Registry,
@@ -75,11 +75,10 @@ impl Trained {
     /// Publishes the last checkpoint.
     pub fn publish(&self, registry: &Registry, shape: Shape) -> Release {
         let fingerprint = self.prepared.transforms.fingerprint();
-        let transforms = self.checkpoint.with_file_name(Transforms::file_name(&fingerprint));
         let publication = Publication {
             model: "ranker",
             checkpoint: &self.checkpoint,
-            transforms: &transforms,
+            transforms: &self.prepared.transforms.to_bytes(),
             fingerprint: &fingerprint,
             published_ms: 0,
             judged: serde_json::Value::Null,
@@ -105,21 +104,7 @@ pub fn read(dataset: &Dataset, count: u64) -> Batch {
 /// Fills a request with prepared samples.
 pub fn fill(request: &mut Request, snapshot: &Snapshot, batch: &Batch) {
     let inputs = snapshot.inputs();
-    request.begin(inputs, batch.sample_count).unwrap();
-    let width = inputs.dense_count();
-    for column in 0..width {
-        let values: Vec<f32> = batch.dense.iter().skip(column).step_by(width).copied().collect();
-        request.dense(column, Side::Each, &values).unwrap();
-    }
-    for feature in 0..inputs.feature_count() {
-        let bags = batch.bags.feature(feature);
-        let lengths: Vec<u32> = bags.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        request.rows(feature, Side::Each, &lengths, bags.rows).unwrap();
-        if !bags.weights.is_empty() {
-            request.weights(feature, bags.weights).unwrap();
-        }
-    }
-    request.finish().unwrap();
+    request.prepared(inputs, &batch.dense, &batch.bags).unwrap();
 }
 
 /// The logits of some samples.

@@ -32,8 +32,8 @@ pub struct Publication<'a> {
     pub model: &'a str,
     /// The checkpoint.
     pub checkpoint: &'a Path,
-    /// The file with the transforms, as training left it.
-    pub transforms: &'a Path,
+    /// The transforms, as bytes.
+    pub transforms: &'a [u8],
     /// Their fingerprint.
     pub fingerprint: &'a str,
     /// Now, in milliseconds since 1970.
@@ -155,10 +155,10 @@ impl Registry {
 }
 
 /// Puts all files of a checkpoint and the transforms into a directory.
-fn write_whole(release: &mut Release, source: &Checkpoint, transforms: &Path, to: &Path) -> Result<()> {
+fn write_whole(release: &mut Release, source: &Checkpoint, transforms: &[u8], to: &Path) -> Result<()> {
     link_checkpoint(source, to)?;
     let own = to.join(TRANSFORMS_FILE);
-    link_or_copy(transforms, &own)?;
+    write_file(&own, transforms)?;
     release.files = vec![entry_of(&own)?];
     Ok(())
 }
@@ -187,12 +187,7 @@ fn write_delta(
             return Ok(false);
         };
         bytes_left = left;
-        let write = || {
-            let mut file = File::create(&path)?;
-            file.write_all(&bytes)?;
-            file.sync_all()
-        };
-        write().map_err(|source| write_error(&path, source))?;
+        write_file(&path, &bytes)?;
         tables.push(change);
         files.push(path);
     }
@@ -206,6 +201,15 @@ fn write_delta(
     release.tables = tables;
     release.dense = new.manifest().dense.clone();
     Ok(true)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|source| write_error(path, source))
 }
 
 fn link_checkpoint(source: &Checkpoint, to: &Path) -> Result<()> {

@@ -25,7 +25,6 @@ struct World {
 impl World {
     fn new() -> World {
         let folder = TempDir::new().unwrap();
-        fs::write(folder.path().join("transforms.bin"), b"how raw values become rows").unwrap();
         let specs = [spec("user", 3000, 8, RowFormat::F32), spec("item", 500, 4, RowFormat::Bf16)];
         let tables = specs.iter().map(|spec| table(spec, 0..spec.row_count, &ROWWISE_ADAGRAD)).collect();
         let registry = Registry::new(&folder.path().join("registry"));
@@ -43,7 +42,7 @@ impl World {
         self.registry.publish(&Publication {
             model: "ranker",
             checkpoint: &checkpoint,
-            transforms: &self.folder.path().join("transforms.bin"),
+            transforms: b"how raw values become rows",
             fingerprint: "f00d",
             published_ms: 1000 + self.step,
             judged: Value::Null,
@@ -189,7 +188,7 @@ fn a_damaged_checkpoint_never_becomes_current() {
                 let error = world.registry.publish(&Publication {
                     model: "ranker",
                     checkpoint: &checkpoint,
-                    transforms: &world.folder.path().join("transforms.bin"),
+                    transforms: b"how raw values become rows",
                     fingerprint: "f00d",
                     published_ms: 0,
                     judged: Value::Null,

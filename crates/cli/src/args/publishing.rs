@@ -1,0 +1,78 @@
+//! Arguments of the commands that put models into service.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::SplitName;
+
+/// `campanile publish`.
+///
+/// Puts a checkpoint into a registry and makes it current, after two checks: every byte matches its checksum,
+/// and on a hold-out split neither NE nor calibration is worse than the current version's by more than the
+/// margins (the gate). What fails a check changes nothing.
+#[derive(Debug, clap::Args)]
+pub struct PublishArguments {
+    /// The job file; its newest checkpoint is published. Without it, --checkpoint must be given.
+    #[arg(required_unless_present = "checkpoint")]
+    pub job: Option<PathBuf>,
+    /// The checkpoint, or a directory of checkpoints, of which the newest is taken.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// The registry; it is made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub registry: PathBuf,
+    /// The model's name in the registry.
+    #[arg(long, value_name = "NAME")]
+    pub model: String,
+    /// The gate, or none.
+    #[command(flatten)]
+    pub gate: GateArguments,
+    /// Versions that stay in the registry, the newest ones.
+    #[arg(long, value_name = "K", default_value_t = 5)]
+    pub keep: usize,
+    /// Publish only the rows that changed since the newest version, where that is less than half of all.
+    #[arg(long)]
+    pub delta: bool,
+    /// Write what was published as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// The gate of `campanile publish`.
+#[derive(Debug, Clone, Args)]
+pub struct GateArguments {
+    /// Publish without looking at any hold-out.
+    #[arg(long)]
+    pub no_gate: bool,
+    /// NE may be above the current version's by this much.
+    #[arg(long, value_name = "X", default_value_t = 0.002)]
+    pub ne_margin: f64,
+    /// Calibration may be further from 1 than the current version's by this much.
+    #[arg(long, value_name = "X", default_value_t = 0.05)]
+    pub calibration_margin: f64,
+    /// The hold-out.
+    #[arg(long, value_enum, default_value = "valid")]
+    pub split: SplitName,
+    /// Rows of the hold-out to look at; 0 means all.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub rows: u64,
+}
+
+/// `campanile rollback`.
+///
+/// Makes an earlier version current again, after reading every byte of it. Nothing is removed.
+#[derive(Debug, Args)]
+pub struct RollbackArguments {
+    /// The registry.
+    pub registry: PathBuf,
+    /// The model.
+    #[arg(long, value_name = "NAME")]
+    pub model: String,
+    /// The version; without it, the newest one before the current one.
+    #[arg(long, value_name = "N")]
+    pub to: Option<u64>,
+    /// Write what was done as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}

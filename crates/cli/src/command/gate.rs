@@ -1,0 +1,86 @@
+//! The gate before a registry: a candidate must not be worse on a hold-out than what is served now.
+
+use anyhow::{Context, Result, bail};
+use campanile_data::Dataset;
+use campanile_serve::{Request, Scorer, Scores, Snapshot};
+use campanile_spec::Batch;
+use campanile_train::{
+    predictions::Predictions,
+    scores::{Scores as Metrics, TaskScores},
+};
+
+/// Rows that are scored at a time.
+const ROWS_AT_ONCE: u64 = 4096;
+
+/// By how much a candidate may be worse.
+#[derive(Debug, Clone, Copy)]
+pub struct Margins {
+    /// NE above the current one's.
+    pub ne: f64,
+    /// Distance of calibration from 1 above the current one's.
+    pub calibration: f64,
+}
+
+/// The metrics of a snapshot on the first `rows` rows of a data set; 0 means all.
+pub fn judge(snapshot: &Snapshot, dataset: &Dataset, rows: u64) -> Result<Vec<TaskScores>> {
+    let rows = if rows == 0 { dataset.row_count() } else { rows.min(dataset.row_count()) };
+    let mut metrics = Metrics::for_evaluation(&snapshot.job().run);
+    let (mut reader, mut batch) = (dataset.reader()?, Batch::default());
+    let (mut request, mut scorer, mut scores) = (Request::new(), Scorer::new(), Scores::default());
+    for start in (0..rows).step_by(ROWS_AT_ONCE as usize) {
+        reader.read(0, start..rows.min(start + ROWS_AT_ONCE), &mut batch)?;
+        request
+            .prepared(snapshot.inputs(), &batch.dense, &batch.bags)
+            .with_context(|| format!("rows {start} and on of the hold-out"))?;
+        scorer.score(snapshot, &[&request], &mut scores)?;
+        metrics.add(&[predictions(&batch, &scores)]);
+    }
+    Ok(metrics.running())
+}
+
+fn predictions(batch: &Batch, scores: &Scores) -> Predictions {
+    let by_task = |task: usize| scores.logits.iter().skip(task).step_by(scores.task_count);
+    Predictions {
+        sample_count: batch.sample_count,
+        logits: (0..scores.task_count).flat_map(by_task).copied().collect(),
+        labels: batch.labels.clone(),
+        weights: batch.weights.clone(),
+        groups: batch.groups.clone(),
+        segments: batch.segments.clone(),
+        true_probabilities: batch.true_probabilities.clone(),
+    }
+}
+
+/// Fails, with all reasons, where the candidate is worse than the current version by more than the margins.
+/// Without a current version only numbers that are none are refused.
+pub fn compare(candidate: &[TaskScores], current: Option<&[TaskScores]>, margins: Margins) -> Result<()> {
+    let mut reasons = Vec::new();
+    for scores in candidate {
+        let task = &scores.task;
+        if scores.values.non_finite > 0 {
+            reasons.push(format!("task `{task}`: {} scores are no numbers", scores.values.non_finite));
+        }
+        let Some(before) = current.and_then(|all| all.iter().find(|other| other.task == *task)) else {
+            continue;
+        };
+        let distance = |values: &TaskScores| values.values.calibration.map(|value| (value - 1.0).abs());
+        let measures = [
+            ("NE", scores.values.ne, before.values.ne, margins.ne),
+            ("distance of calibration from 1", distance(scores), distance(before), margins.calibration),
+        ];
+        for (what, now, then, margin) in measures {
+            // A current version without the value, for want of labels, forbids nothing.
+            if let (Some(now), Some(then)) = (now, then)
+                && now > then + margin
+            {
+                reasons.push(format!(
+                    "task `{task}`: {what} is {now:.5}, the current version has {then:.5} and the margin is {margin}"
+                ));
+            }
+        }
+    }
+    if !reasons.is_empty() {
+        bail!("the gate holds it back: {}", reasons.join("; "));
+    }
+    Ok(())
+}

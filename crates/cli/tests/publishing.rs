@@ -1,0 +1,105 @@
+//! From training to a registry and back again, as a user types it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with two jobs on the same world: `good` trains well, `poor` stops after two steps.
+struct Desk {
+    folder: TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let folder = TempDir::new().unwrap();
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/first.toml");
+        let text = std::fs::read_to_string(example).unwrap();
+        let text = text.replace("1_000_000", "60_000").replace("50_000", "5_000");
+        for (name, steps) in [("good", 0), ("poor", 2)] {
+            let job = text
+                .replace("runs/first", &format!("{}/{name}", folder.path().display()))
+                .replace("epochs = 1", &format!("epochs = 1\nsteps_max = {steps}"));
+            std::fs::write(folder.path().join(format!("{name}.toml")), job).unwrap();
+        }
+        Desk { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, words: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_campanile"));
+        command.args(words.split_whitespace()).current_dir(self.folder.path()).output().unwrap()
+    }
+
+    fn fine(&self, words: &str) -> String {
+        let output = self.run(words);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "campanile {words}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, words: &str) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(1), "campanile {words}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn report(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path("report.json")).unwrap()).unwrap()
+    }
+}
+
+#[test]
+fn a_model_is_published_gated_rolled_back_and_inspected() {
+    let desk = Desk::new();
+    for job in ["good", "poor"] {
+        desk.fine(&format!("train {job}.toml --quiet --threads 1"));
+    }
+    let publish = "publish --registry registry --model ranker";
+    let said = desk.fine(&format!("{publish} good.toml --report report.json"));
+    assert!(said.contains("version 1 of `ranker`, trained 59 steps, is current"), "{said}");
+    let judged = &desk.report()["release"]["judged"]["candidate"][0];
+    let ne = judged["ne"].as_f64().unwrap();
+    assert!(ne < 1.0 && judged["count"] == 5000, "{judged}");
+
+    // The gate measures as the evaluation does.
+    desk.fine("eval good.toml --split valid --threads 1 --report eval.json");
+    let eval: Value = serde_json::from_slice(&std::fs::read(desk.path("eval.json")).unwrap()).unwrap();
+    assert_eq!(eval["evaluation"]["valid"]["tasks"][0]["ne"].as_f64(), Some(ne));
+
+    let held_back = desk.refused(&format!("{publish} poor.toml"));
+    assert!(held_back.contains("the gate holds it back: task `click`: NE is"), "{held_back}");
+    desk.fine(&format!("{publish} poor.toml --no-gate"));
+    let shown = desk.fine("inspect registry --verify");
+    assert!(shown.contains("*      2  step         2  whole"), "{shown}");
+    let said = desk.fine("rollback registry --model ranker");
+    assert_eq!(said, "version 1 of `ranker` is current, version 2 was before\n");
+    let nothing = desk.refused("rollback registry --model ranker");
+    assert!(nothing.contains("there is no version before 1"), "{nothing}");
+    // The same checkpoint again, by its path and without the job: nothing changed, so the delta has no rows.
+    let said = desk.fine(&format!("{publish} --checkpoint good --delta --no-gate"));
+    assert!(said.contains("version 3 of `ranker`"), "{said}");
+    let said = desk.fine(&format!("{publish} --checkpoint good/checkpoints --delta --split test"));
+    assert!(said.contains("is current: 0 changed rows on version 3"), "{said}");
+    assert_eq!(desk.run("publish --registry registry --model ranker").status.code(), Some(2));
+}
+
+#[test]
+fn a_damaged_checkpoint_is_not_published() {
+    let desk = Desk::new();
+    desk.fine("train poor.toml --quiet --threads 1");
+    let file = desk.path("poor/checkpoints/step-000000000002/table-sparse_1-00000.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let refused = desk.refused("publish poor.toml --registry registry --model ranker --no-gate");
+    assert!(refused.contains("table-sparse_1-00000.safetensors"), "{refused}");
+    assert!(!desk.path("registry/ranker/current").exists());
+}
