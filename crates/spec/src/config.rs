@@ -24,7 +24,7 @@ use crate::{
 };
 
 mod check;
-mod effective;
+pub(crate) mod effective;
 pub(crate) mod error;
 pub(crate) mod keys;
 mod nearest;

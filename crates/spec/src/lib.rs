@@ -10,6 +10,8 @@ pub mod grain;
 pub mod model;
 pub mod optimizer;
 pub mod plan;
+pub mod plan_file;
+pub mod topology;
 pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};

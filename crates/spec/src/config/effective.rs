@@ -32,7 +32,7 @@ pub(super) fn run_text(run: &Run) -> String {
     out
 }
 
-fn print_table(out: &mut String, path: &str, node: &Node) {
+pub(crate) fn print_table(out: &mut String, path: &str, node: &Node) {
     let Node::Table(keys) = node else { return };
     for (key, node) in keys {
         if let Node::Inline(text) = node {

@@ -1,0 +1,120 @@
+//! What the planner is asked.
+
+use std::collections::BTreeSet;
+
+use campanile_spec::{ModelSpec, Precision, SparseOptimizer, topology::Topology};
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::TableLoad;
+
+/// A model on a topology, and what its data asks of it.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The model.
+    pub model: &'a ModelSpec,
+    /// How rows move; decides the state beside them.
+    pub optimizer: &'a SparseOptimizer,
+    /// Samples of a global batch.
+    pub batch_size: usize,
+    /// What the cluster can do.
+    pub topology: &'a Topology,
+    /// One per table.
+    pub loads: &'a [TableLoad],
+    /// The dense network, the same on every rank.
+    pub dense: &'a DenseWork,
+    /// How vectors and gradients travel.
+    pub wire: Wire,
+    /// Which tables may be split.
+    pub splits: Splits,
+}
+
+/// The work of the dense network.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct DenseWork {
+    /// Layers as (inputs, outputs).
+    pub products: Vec<(usize, usize)>,
+    /// Operations of a sample's forward pass outside matrix products: the interaction.
+    pub interaction_flops: u64,
+    /// The width of the vectors that meet there.
+    pub interaction_width: usize,
+    /// All dense weights.
+    pub parameter_count: usize,
+    /// Floats that a rank keeps per dense weight: itself, its gradients, state and packed copies.
+    pub floats_per_parameter: f64,
+    /// Bytes of a rank that do not depend on the plan: the program, batches read ahead, working memory.
+    pub fixed_bytes: u64,
+}
+
+/// Bytes of a float on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Wire {
+    /// Pooled vectors, to the samples.
+    pub forward: f64,
+    /// Gradients, to the owners.
+    pub backward: f64,
+}
+
+/// Which tables may be split or copied.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Splits {
+    /// All.
+    #[default]
+    Allowed,
+    /// All but these.
+    NotOf(BTreeSet<String>),
+    /// None.
+    Never,
+}
+
+impl Request<'_> {
+    /// Samples of one rank.
+    pub fn local_samples(&self) -> f64 {
+        self.batch_size as f64 / self.topology.rank_count() as f64
+    }
+
+    /// Whether a table may be split.
+    pub fn may_split(&self, table: &str) -> bool {
+        match &self.splits {
+            Splits::Allowed => true,
+            Splits::NotOf(names) => !names.contains(table),
+            Splits::Never => false,
+        }
+    }
+}
+
+impl Wire {
+    /// 32-bit floats both ways.
+    pub const F32: Wire = Wire { forward: 4.0, backward: 4.0 };
+}
+
+/// Seconds of one rank for its samples in the dense network, forward and backward, and for the exchange and update
+/// of the dense weights: (network, weights).
+pub(crate) fn dense_seconds(request: &Request<'_>) -> (f64, f64) {
+    let (dense, compute) = (request.dense, &request.topology.compute);
+    let per_sample: f64 = dense
+        .products
+        .iter()
+        .map(|&(inputs, outputs)| {
+            let rates = compute.products(((inputs * outputs) as f64).sqrt());
+            let rate = match request.model.precision {
+                Precision::F32 => rates.f32_flops_per_second,
+                Precision::Bf16 => rates.bf16_flops_per_second,
+            };
+            6.0 * (inputs * outputs) as f64 / rate
+        })
+        .sum();
+    let dots = compute.products(dense.interaction_width as f64).dots_flops_per_second;
+    let network = request.local_samples() * (per_sample + 3.0 * dense.interaction_flops as f64 / dots);
+    let bytes = dense.parameter_count as f64 * 4.0;
+    // Every weight is packed for the step and its gradient is read and written.
+    let mut weights = 4.0 * bytes / compute.copy_bytes_per_second;
+    let ranks = request.topology.rank_count() as f64;
+    if ranks > 1.0 {
+        let elsewhere = (request.topology.hosts as f64 - 1.0) / request.topology.hosts as f64;
+        let own_host = (ranks - 1.0) / ranks - elsewhere;
+        let link = own_host / request.topology.in_host.bytes_per_second
+            + elsewhere / request.topology.between_hosts().bytes_per_second;
+        weights += 2.0 * bytes * link;
+    }
+    (network, weights)
+}

@@ -1,0 +1,355 @@
+//! What a cluster can do: hosts, ranks, memory, and the rates that a plan is priced with.
+//!
+//! The numbers are measured (`campanile bench topology` writes the file), never guessed from a data sheet: the
+//! same rows cost several times more on a busy machine, and a plan is only as good as its prices. A file is TOML
+//! and may be written or changed by hand, for instance to ask what twice the memory would bring.
+//!
+//! ```text
+//!   hosts × ranks_per_host ranks, each with memory_mib_per_rank
+//!   [compute]          how fast one rank reads, writes and multiplies while the others of its host do too
+//!   [in_host]          an exchange between the ranks of a host
+//!   [cross_host]       the same between hosts
+//! ```
+
+use thiserror::Error;
+use toml::de::DeTable;
+
+use crate::config::{
+    At, JobError,
+    effective::print_table,
+    error::Problem,
+    keys::{Keys, Reader, Value, section},
+};
+
+section! {
+    /// A cluster: its shape, its memory and its measured rates.
+    pub struct Topology {
+        /// Machines.
+        pub hosts: usize = 1,
+        /// Ranks on each.
+        pub ranks_per_host: usize,
+        /// Memory for the tables, their state and all buffers of one rank, in MiB.
+        pub memory_mib_per_rank: u64,
+        /// What one rank computes.
+        pub compute: Compute,
+        /// An exchange between ranks of one host.
+        pub in_host: Link,
+        /// An exchange between hosts; may be left out when there is only one.
+        pub cross_host: Option<Link> = None,
+    }
+}
+
+section! {
+    /// What one rank computes while the other ranks of its host are as busy.
+    pub struct Compute {
+        /// Bytes that stay in the nearest large cache; a smaller table is read from there.
+        pub cache_bytes: u64,
+        /// Bytes copied in a second, from memory to memory.
+        pub copy_bytes_per_second: f64,
+        /// Rows by their width, at least one, the narrowest first.
+        pub row: Vec<RowRates>,
+        /// Matrix products by the width of their layers, at least one, the narrowest first.
+        pub product: Vec<ProductRates>,
+    }
+}
+
+section! {
+    /// Nanoseconds of one rank for a row of this many 32-bit floats.
+    pub struct RowRates {
+        /// Floats in the row.
+        pub floats: usize,
+        /// Pooling an id whose row is in the cache.
+        pub pool_near_ns: f64,
+        /// Pooling an id whose row is somewhere in memory.
+        pub pool_far_ns: f64,
+        /// Sorting an id in and adding its gradient to its row's.
+        pub merge_ns: f64,
+        /// Moving a row that is in the cache, once its gradient is merged.
+        pub update_near_ns: f64,
+        /// Moving a row that is somewhere in memory.
+        pub update_far_ns: f64,
+    }
+}
+
+section! {
+    /// Operations a second of one rank in layers of this width, forward and backward.
+    pub struct ProductRates {
+        /// The root of inputs times outputs.
+        pub width: usize,
+        /// With `f32` operands.
+        pub f32_flops_per_second: f64,
+        /// With `bf16` operands.
+        pub bf16_flops_per_second: f64,
+        /// Pairwise dots of vectors of this width.
+        pub dots_flops_per_second: f64,
+    }
+}
+
+section! {
+    /// What an exchange between all ranks costs.
+    #[derive(Copy)]
+    pub struct Link {
+        /// Seconds of an exchange without content.
+        pub latency_seconds: f64,
+        /// Bytes a second that one rank sends, while all others do too.
+        pub bytes_per_second: f64,
+    }
+}
+
+/// Why a topology was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TopologyError {
+    /// The text is not TOML.
+    #[error("the topology is not valid TOML{at}: {problem}")]
+    Syntax {
+        /// Where.
+        at: At,
+        /// What the TOML reader says.
+        problem: String,
+    },
+    /// A key is wrong, unknown or missing.
+    #[error(transparent)]
+    Key(JobError),
+}
+
+impl Topology {
+    /// Reads and checks a topology file's text.
+    ///
+    /// # Errors
+    /// The first mistake, with its line, its key, its value and what to do.
+    pub fn parse(text: &str) -> Result<Topology, TopologyError> {
+        let document = DeTable::parse(text).map_err(|error| TopologyError::Syntax {
+            at: error.span().map_or_else(At::default, |span| At::of(text, span.start)),
+            problem: error.message().to_owned(),
+        })?;
+        let mut reader = Reader::new(text, Some(document.get_ref()), 0..0, String::new());
+        let topology = <Topology as Keys>::take(&mut reader).and_then(checked);
+        topology.map_err(|problem| TopologyError::Key(named(problem.locate(text, &document))))
+    }
+
+    /// The topology as TOML that [`Topology::parse`] reads back as the same topology.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        print_table(&mut out, "", &self.write());
+        out
+    }
+
+    /// All ranks.
+    pub fn rank_count(&self) -> usize {
+        self.hosts * self.ranks_per_host
+    }
+
+    /// The host of a rank: ranks of one host follow each other.
+    pub fn host_of(&self, rank: usize) -> usize {
+        rank / self.ranks_per_host
+    }
+
+    /// Bytes that a rank may hold.
+    pub fn memory_bytes_per_rank(&self) -> u64 {
+        self.memory_mib_per_rank << 20
+    }
+
+    /// The link between hosts; with one host nothing crosses it.
+    pub fn between_hosts(&self) -> Link {
+        self.cross_host.unwrap_or(self.in_host)
+    }
+}
+
+impl Compute {
+    /// The rates for rows of `floats`, between the two nearest widths that were measured.
+    pub fn rows(&self, floats: f64) -> RowRates {
+        let (low, high, share) = between(&self.row, |row| row.floats as f64, floats);
+        let at = |of: fn(&RowRates) -> f64| (of(low) + (of(high) - of(low)) * share).max(of(low) * 0.1);
+        RowRates {
+            floats: floats as usize,
+            pool_near_ns: at(|row| row.pool_near_ns),
+            pool_far_ns: at(|row| row.pool_far_ns),
+            merge_ns: at(|row| row.merge_ns),
+            update_near_ns: at(|row| row.update_near_ns),
+            update_far_ns: at(|row| row.update_far_ns),
+        }
+    }
+
+    /// The rates for layers of `width`, between the two nearest widths that were measured.
+    pub fn products(&self, width: f64) -> ProductRates {
+        // Beyond the widest layer that was measured a product is as fast as there.
+        let last = self.product.last().map_or(width, |widest| widest.width as f64);
+        let (low, high, share) = between(&self.product, |product| product.width as f64, width.min(last));
+        let at = |of: fn(&ProductRates) -> f64| (of(low) + (of(high) - of(low)) * share).max(of(low) * 0.1);
+        ProductRates {
+            width: width as usize,
+            f32_flops_per_second: at(|product| product.f32_flops_per_second),
+            bf16_flops_per_second: at(|product| product.bf16_flops_per_second),
+            dots_flops_per_second: at(|product| product.dots_flops_per_second),
+        }
+    }
+}
+
+/// The two points around `x`, and how far from the first to the second it is; beyond the ends, on the line through
+/// the last two.
+fn between<T>(points: &[T], place: fn(&T) -> f64, x: f64) -> (&T, &T, f64) {
+    let above = points.iter().position(|point| place(point) >= x).unwrap_or(points.len() - 1);
+    let (low, high) = (&points[above.saturating_sub(1)], &points[above.max(1).min(points.len() - 1)]);
+    let width = place(high) - place(low);
+    (low, high, if width > 0.0 { (x - place(low)) / width } else { 0.0 })
+}
+
+/// The reader speaks of jobs where a key stands in no section.
+fn named(error: JobError) -> JobError {
+    let rename = |section: String| if section == "the job" { "the topology".to_owned() } else { section };
+    match error {
+        JobError::UnknownKey { at, key, section, advice } => {
+            JobError::UnknownKey { at, key, section: rename(section), advice }
+        }
+        JobError::MissingKey { at, key, section, meaning } => {
+            JobError::MissingKey { at, key, section: rename(section), meaning }
+        }
+        JobError::WrongType { at, key, section, value, wanted } => {
+            JobError::WrongType { at, key, section: rename(section), value, wanted }
+        }
+        JobError::BadValue { at, key, section, value, advice } => {
+            JobError::BadValue { at, key, section: rename(section), value, advice }
+        }
+        JobError::Syntax { .. } => error,
+    }
+}
+
+fn checked(topology: Topology) -> Result<Topology, Problem> {
+    let counts = [
+        ("hosts", topology.hosts as u64),
+        ("ranks_per_host", topology.ranks_per_host as u64),
+        ("memory_mib_per_rank", topology.memory_mib_per_rank),
+    ];
+    if let Some((key, count)) = counts.into_iter().find(|(_, count)| *count == 0) {
+        return Err(Problem::value(key, count, "it must be at least 1"));
+    }
+    let compute = &topology.compute;
+    let mut rates = vec![("compute.copy_bytes_per_second".to_owned(), compute.copy_bytes_per_second)];
+    for (index, row) in compute.row.iter().enumerate() {
+        let keys = [
+            ("pool_near_ns", row.pool_near_ns),
+            ("pool_far_ns", row.pool_far_ns),
+            ("merge_ns", row.merge_ns),
+            ("update_near_ns", row.update_near_ns),
+            ("update_far_ns", row.update_far_ns),
+        ];
+        rates.extend(keys.map(|(key, rate)| (format!("compute.row[{index}].{key}"), rate)));
+    }
+    for (index, product) in compute.product.iter().enumerate() {
+        let keys = [
+            ("f32_flops_per_second", product.f32_flops_per_second),
+            ("bf16_flops_per_second", product.bf16_flops_per_second),
+            ("dots_flops_per_second", product.dots_flops_per_second),
+        ];
+        rates.extend(keys.map(|(key, rate)| (format!("compute.product[{index}].{key}"), rate)));
+    }
+    let links = [("in_host", Some(topology.in_host)), ("cross_host", topology.cross_host)];
+    for (name, link) in links.into_iter().filter_map(|(name, link)| Some((name, link?))) {
+        rates.push((format!("{name}.bytes_per_second"), link.bytes_per_second));
+        if link.latency_seconds < 0.0 {
+            let path = format!("{name}.latency_seconds");
+            return Err(Problem::value(&path, link.latency_seconds, "it must not be negative"));
+        }
+    }
+    if let Some((path, rate)) = rates.into_iter().find(|(_, rate)| *rate <= 0.0) {
+        return Err(Problem::value(&path, rate, "a rate must be above zero"));
+    }
+    rising("compute.row", "floats", compute.row.iter().map(|row| row.floats))?;
+    rising("compute.product", "width", compute.product.iter().map(|product| product.width))?;
+    if topology.hosts > 1 && topology.cross_host.is_none() {
+        return Err(Problem::missing(
+            "cross_host",
+            "with several hosts it says what an exchange between them costs",
+        ));
+    }
+    Ok(topology)
+}
+
+/// Points must be there, and the narrowest first.
+fn rising(list: &str, key: &str, places: impl Iterator<Item = usize>) -> Result<(), Problem> {
+    let mut before = 0;
+    for (index, place) in places.enumerate() {
+        if place <= before {
+            let path = format!("{list}[{index}].{key}");
+            return Err(Problem::value(
+                &path,
+                place,
+                format!("it must be above {before}, the narrowest come first"),
+            ));
+        }
+        before = place;
+    }
+    if before == 0 {
+        return Err(Problem::missing(list, "measure with `campanile bench topology`"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+ranks_per_host = 2
+memory_mib_per_rank = 1024
+[compute]
+cache_bytes = 1000000
+copy_bytes_per_second = 8e9
+[[compute.row]]
+floats = 16
+pool_near_ns = 4.0
+pool_far_ns = 20.0
+merge_ns = 10.0
+update_near_ns = 8.0
+update_far_ns = 30.0
+[[compute.row]]
+floats = 64
+pool_near_ns = 8.0
+pool_far_ns = 40.0
+merge_ns = 20.0
+update_near_ns = 16.0
+update_far_ns = 60.0
+[[compute.product]]
+width = 64
+f32_flops_per_second = 2e10
+bf16_flops_per_second = 2e10
+dots_flops_per_second = 1e10
+[in_host]
+latency_seconds = 2e-6
+bytes_per_second = 4e9
+";
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let topology = Topology::parse(TEXT).unwrap();
+        assert_eq!(topology.rank_count(), 2);
+        assert_eq!(Topology::parse(&topology.to_toml()), Ok(topology));
+    }
+
+    #[test]
+    fn rates_lie_between_the_measured_widths() {
+        let compute = Topology::parse(TEXT).unwrap().compute;
+        assert_eq!(compute.rows(16.0).pool_far_ns, 20.0);
+        assert_eq!(compute.rows(40.0).pool_far_ns, 30.0);
+        assert_eq!(compute.rows(112.0).pool_far_ns, 60.0);
+        assert!(compute.rows(1.0).pool_far_ns > 0.0);
+        assert_eq!(compute.products(1000.0).f32_flops_per_second, 2e10);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        let error = |from: &str, to: &str| Topology::parse(&TEXT.replace(from, to)).unwrap_err().to_string();
+        assert_eq!(
+            error("ranks_per_host = 2", "ranks_per_hots = 2"),
+            "unknown key `ranks_per_hots` in the topology at line 1, column 1: did you mean `ranks_per_host`?"
+        );
+        assert_eq!(
+            error("pool_far_ns = 40.0", "pool_far_ns = 0.0"),
+            "`pool_far_ns` in [[compute.row]] number 2 at line 16, column 15 is 0: a rate must be above zero"
+        );
+        assert!(error("floats = 64", "floats = 8").contains("it must be above 16"));
+        assert!(error("[in_host]", "[in_host").contains("the topology is not valid TOML at line 25"));
+        let several = error("ranks_per_host = 2", "hosts = 2\nranks_per_host = 2");
+        assert!(several.starts_with("missing key `cross_host` in the topology"), "{several}");
+    }
+}
