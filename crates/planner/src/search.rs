@@ -101,7 +101,9 @@ impl Bound {
 /// The best assignment found, or `None` when none fits the memory.
 pub fn search(tables: &[Vec<Choice>], shape: Shape) -> Option<Found> {
     let bound = Bound::new(tables, shape.rank_count());
-    let is_enough = |found: &Found| found.time_max() <= bound.time() + bound.time() / NEAR_ENOUGH;
+    // Where one table is the bound it can be met exactly, and then the text says that nothing is better.
+    let slack = if bound.time() > bound.mean { 0 } else { bound.mean / NEAR_ENOUGH };
+    let is_enough = |found: &Found| found.time_max() <= bound.time() + slack;
     let mut best: Option<Found> = None;
     for divisor in DIVISORS {
         let limit = bound.mean.checked_div(divisor).unwrap_or(u64::MAX);

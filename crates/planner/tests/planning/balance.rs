@@ -29,7 +29,7 @@ fn a_thousand_log_normal_tables_on_128_ranks_are_even() {
 
 #[test]
 fn what_may_not_be_split_bounds_the_plan_and_the_text_proves_it() {
-    let mut case = Case::new(many_tables(100, 4), topology(2, 8, 16 << 10));
+    let mut case = Case::new(many_tables(100, 4), topology(4, 8, 16 << 10));
     case.splits = Splits::Never;
     let planned = plan(&case.request()).unwrap();
     let (bound, found) = (planned.bound.time(), planned.prediction.load_max());
