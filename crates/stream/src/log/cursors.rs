@@ -1,0 +1,42 @@
+//! How far groups are: one small file each, replaced by a rename.
+//!
+//! A cursor is sixteen bytes, the offset and its complement, so that a file that is not whole is noticed.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::Path,
+};
+
+use super::{LogError, Offset, partition::io_error};
+
+/// Replaces a cursor; `durable` waits until it is on disk.
+pub(super) fn write(path: &Path, next: Offset, durable: bool) -> Result<(), LogError> {
+    let beside = path.with_extension("new");
+    let mut file = File::create(&beside).map_err(io_error(&beside, "make"))?;
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&next.to_le_bytes());
+    bytes[8..].copy_from_slice(&(!next).to_le_bytes());
+    file.write_all(&bytes).map_err(io_error(&beside, "write"))?;
+    if durable {
+        file.sync_all().map_err(io_error(&beside, "sync"))?;
+    }
+    fs::rename(&beside, path).map_err(io_error(path, "replace"))
+}
+
+/// Reads a cursor; 0 if there is none.
+pub(super) fn read(path: &Path) -> Result<Offset, LogError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(io_error(path, "read")(error)),
+    };
+    let half = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    match (half(0), half(8)) {
+        (Some(next), Some(complement)) if next == !complement && bytes.len() == 16 => Ok(next),
+        _ => {
+            let problem = "it is not a cursor".to_owned();
+            Err(LogError::Damaged { path: path.to_owned(), byte: 0, problem })
+        }
+    }
+}

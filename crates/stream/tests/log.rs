@@ -1,0 +1,203 @@
+//! What every event log must do: one suite, run on each backend.
+
+use std::path::Path;
+
+use campanile_stream::log::{DirectoryLog, Limit, Log, LogError, Record, Records, Sync, TopicOptions};
+use proptest::prelude::*;
+
+const ALL: Limit = Limit { records: usize::MAX, bytes: usize::MAX };
+
+fn small(partitions: u32) -> TopicOptions {
+    TopicOptions { partitions, segment_bytes: 200, sync: Sync::Never, ..TopicOptions::default() }
+}
+
+fn append(log: &dyn Log, topic: &str, partition: u32, payloads: &[&str], time_ms: u64) -> u64 {
+    let records: Vec<Record<'_>> =
+        payloads.iter().map(|payload| Record { time_ms, payload: payload.as_bytes() }).collect();
+    log.append(topic, partition, &records).unwrap()
+}
+
+fn read(log: &dyn Log, topic: &str, partition: u32, from: u64, limit: Limit) -> Vec<String> {
+    let mut out = Records::default();
+    log.read(topic, partition, from, limit, &mut out).unwrap();
+    for (place, record) in out.iter().enumerate() {
+        assert_eq!(record.offset, from + place as u64);
+    }
+    out.iter().map(|record| String::from_utf8(record.payload.to_vec()).unwrap()).collect()
+}
+
+/// The suite: `open` opens the same log anew each time, as another process would.
+fn suite(open: &dyn Fn() -> Box<dyn Log>) {
+    let log = open();
+    log.create("clicks", small(2)).unwrap();
+    log.create("clicks", small(2)).unwrap();
+    let error = log.create("clicks", small(3)).unwrap_err();
+    assert!(matches!(error, LogError::OtherPartitions { found: 2, wanted: 3, .. }), "{error}");
+
+    // Numbers run on per partition, over appends, segments and reopenings.
+    assert_eq!(append(&*log, "clicks", 0, &["a", "b"], 1), 0);
+    assert_eq!(append(&*log, "clicks", 1, &["x"], 1), 0);
+    assert_eq!(append(&*log, "clicks", 0, &[], 1), 2);
+    for n in 2..40 {
+        assert_eq!(append(&*log, "clicks", 0, &[&format!("record {n}")], n), n);
+    }
+    assert_eq!(log.range("clicks", 0).unwrap(), 0..40);
+    drop(log);
+    let log = open();
+    assert_eq!(append(&*log, "clicks", 0, &["after"], 40), 40);
+    assert_eq!(log.range("clicks", 0).unwrap(), 0..41);
+
+    // Reads begin anywhere, stop at limits, and are empty at the end.
+    let all = read(&*log, "clicks", 0, 0, ALL);
+    assert_eq!((all.len(), &all[0][..], &all[40][..]), (41, "a", "after"));
+    for from in [0, 1, 7, 23, 39, 40, 2, 41] {
+        assert_eq!(read(&*log, "clicks", 0, from, ALL), all[from as usize..], "from {from}");
+    }
+    assert_eq!(read(&*log, "clicks", 0, 5, Limit { records: 3, bytes: usize::MAX }), all[5..8]);
+    assert_eq!(read(&*log, "clicks", 0, 5, Limit { records: 9, bytes: 10 }), all[5..7]);
+    assert_eq!(read(&*log, "clicks", 0, 5, Limit { records: 9, bytes: 0 }), all[5..6]);
+    assert_eq!(read(&*log, "clicks", 1, 0, ALL), ["x"]);
+    let mut out = Records::default();
+    log.last("clicks", 0, &mut out).unwrap();
+    let last = out.last().unwrap();
+    assert_eq!((last.offset, last.time_ms, last.payload), (40, 40, &b"after"[..]));
+    log.create("empty", small(1)).unwrap();
+    log.last("empty", 0, &mut out).unwrap();
+    assert!(out.is_empty());
+    assert_eq!(read(&*log, "empty", 0, 0, ALL), [""; 0]);
+
+    // A second opener sees what the first appends.
+    let other = open();
+    assert_eq!(read(&*other, "clicks", 0, 40, ALL), ["after"]);
+    append(&*log, "clicks", 0, &["later"], 41);
+    assert_eq!(read(&*other, "clicks", 0, 41, ALL), ["later"]);
+
+    // Groups have cursors of their own, and keep them.
+    assert_eq!(log.committed("joiner", "clicks", 0).unwrap(), 0);
+    log.commit("joiner", "clicks", 0, 17).unwrap();
+    log.commit("joiner", "clicks", 1, 1).unwrap();
+    log.commit("joiner", "clicks", 0, 18).unwrap();
+    let cursor = |group: &str, partition| open().committed(group, "clicks", partition).unwrap();
+    assert_eq!((cursor("joiner", 0), cursor("joiner", 1), cursor("trainer", 0)), (18, 1, 0));
+
+    // Mistakes have names.
+    let said = |outcome: Result<u64, LogError>| outcome.unwrap_err().to_string();
+    assert!(said(log.append("views", 0, &[])).contains("no topic `views`"));
+    assert!(said(log.append("clicks", 2, &[])).contains("partition 2"));
+    assert!(said(log.committed("../up", "clicks", 0)).contains("cannot be the name"));
+    assert!(log.create("a/b", small(1)).unwrap_err().to_string().contains("cannot be the name"));
+    log.sync().unwrap();
+}
+
+/// Old records go by time and by size, whole runs of them, never the newest.
+fn retention(open: &dyn Fn() -> Box<dyn Log>) {
+    let log = open();
+    log.create("by_time", TopicOptions { keep_ms: 1000, ..small(1) }).unwrap();
+    log.create("by_size", TopicOptions { keep_bytes: 1000, ..small(1) }).unwrap();
+    for n in 0..100 {
+        append(&*log, "by_time", 0, &["twenty bytes of words"], n * 100);
+        append(&*log, "by_size", 0, &["twenty bytes of words"], n * 100);
+    }
+    assert!(log.retain(10_000).unwrap() > 0);
+    let by_time = log.range("by_time", 0).unwrap();
+    assert!(by_time.start > 70 && by_time.start <= 91 && by_time.end == 100, "{by_time:?}");
+    let by_size = log.range("by_size", 0).unwrap();
+    assert!(by_size.start > 50 && by_size.start < 100 && by_size.end == 100, "{by_size:?}");
+    assert_eq!(read(&*log, "by_time", 0, by_time.start, ALL).len() as u64, 100 - by_time.start);
+    let error = log.read("by_time", 0, 0, ALL, &mut Records::default()).unwrap_err();
+    assert!(matches!(error, LogError::Gone { offset: 0, .. }), "{error}");
+    assert_eq!(append(&*log, "by_time", 0, &["next"], 10_000), 100);
+    assert_eq!(log.retain(10_000).unwrap(), 0);
+}
+
+fn directory(home: &Path) -> impl Fn() -> Box<dyn Log> {
+    let home = home.to_owned();
+    move || Box::new(DirectoryLog::open(&home).unwrap())
+}
+
+#[test]
+fn the_directory_is_an_event_log() {
+    let home = tempfile::tempdir().unwrap();
+    suite(&directory(home.path()));
+}
+
+#[test]
+fn the_directory_forgets_as_asked() {
+    let home = tempfile::tempdir().unwrap();
+    retention(&directory(home.path()));
+}
+
+#[test]
+fn two_processes_cannot_write_one_partition() {
+    let home = tempfile::tempdir().unwrap();
+    let (one, two) = (directory(home.path())(), directory(home.path())());
+    one.create("clicks", small(2)).unwrap();
+    append(&*one, "clicks", 0, &["a"], 1);
+    let error = two.append("clicks", 0, &[Record { time_ms: 1, payload: b"b" }]).unwrap_err();
+    assert!(matches!(error, LogError::Busy { .. }), "{error}");
+    append(&*two, "clicks", 1, &["b"], 1);
+    drop(one);
+    append(&*two, "clicks", 0, &["b"], 1);
+}
+
+proptest! {
+    /// However far a crash got with its last write, whole records stay, the rest goes, and appending goes on.
+    #[test]
+    fn a_torn_write_costs_only_itself(cut in 0usize..500, zeros in 0usize..40, more in 1usize..5) {
+        let home = tempfile::tempdir().unwrap();
+        let open = directory(home.path());
+        let log = open();
+        log.create("t", TopicOptions { segment_bytes: 300, sync: Sync::Never, ..TopicOptions::default() }).unwrap();
+        let payload = |n: u64| format!("{n}: {}", "x".repeat(n as usize % 23));
+        for n in 0..30 {
+            append(&*log, "t", 0, &[&payload(n)], n);
+        }
+        drop(log);
+        let mut segments: Vec<_> = std::fs::read_dir(home.path().join("topics/t/0")).unwrap()
+            .map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some()).collect();
+        segments.sort();
+        let last = segments.pop().unwrap();
+        let bytes = std::fs::read(&last).unwrap();
+        let mut torn = bytes[..bytes.len().saturating_sub(cut).max(16)].to_vec();
+        // What the system had made room for but not filled, all inside the record that was being written.
+        let whole = torn.len();
+        torn.resize((whole + zeros).min(bytes.len()), 0);
+        std::fs::write(&last, &torn).unwrap();
+
+        let log = open();
+        let kept = log.range("t", 0).unwrap().end;
+        prop_assert!(kept <= 30);
+        if cut == 0 {
+            prop_assert_eq!(kept, 30);
+        }
+        for n in 0..more as u64 {
+            prop_assert_eq!(append(&*log, "t", 0, &[&payload(kept + n)], 0), kept + n);
+        }
+        let want: Vec<String> = (0..kept + more as u64).map(payload).collect();
+        prop_assert_eq!(read(&*log, "t", 0, 0, ALL), want);
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_named_and_nothing_behind_it_is_read_or_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let open = directory(home.path());
+    let log = open();
+    log.create("t", TopicOptions { sync: Sync::EveryAppend, ..TopicOptions::default() }).unwrap();
+    for n in 0..10 {
+        append(&*log, "t", 0, &[&format!("record {n}")], n);
+    }
+    drop(log);
+    let path = home.path().join("topics/t/0/00000000000000000000.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let place = bytes.len() / 2;
+    bytes[place] ^= 4;
+    std::fs::write(&path, &bytes).unwrap();
+    let log = open();
+    let mut out = Records::default();
+    let error = log.read("t", 0, 0, ALL, &mut out).unwrap_err().to_string();
+    assert!(error.contains("00000000000000000000.log is damaged at byte"), "{error}");
+    let error = log.append("t", 0, &[Record { time_ms: 0, payload: b"new" }]).unwrap_err();
+    assert!(matches!(error, LogError::Damaged { .. }), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing was cut off");
+}
