@@ -42,6 +42,12 @@ const NEEDS: &[Need] = &[
         install: Some("rustup component add clippy"),
         advice: "run `rustup component add clippy`",
     },
+    Need {
+        what: "a Python with onnxruntime and safetensors (target/python)",
+        probe: "python3 xtask/python/environment.py --check",
+        install: Some("python3 xtask/python/environment.py"),
+        advice: "install Python 3 with venv (`apt install python3-venv`) and let pip reach its index, then run `python3 xtask/python/environment.py`",
+    },
 ];
 
 /// One check.

@@ -44,6 +44,8 @@ pub enum Command {
     Publish(publishing::PublishArguments),
     /// Make an earlier version of a model current again.
     Rollback(publishing::RollbackArguments),
+    /// Write a model for other programs: ONNX, or one safetensors file.
+    Export(publishing::ExportArguments),
     /// Say what is in a checkpoint, a registry or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod eval;
+pub mod export;
 pub mod gate;
 pub mod inspect;
 pub mod prep;

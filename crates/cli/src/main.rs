@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => command::verify::run(&arguments),
         Command::Publish(arguments) => command::publish::run(&arguments),
         Command::Rollback(arguments) => command::rollback::run(&arguments),
+        Command::Export(arguments) => command::export::run(&arguments),
         Command::Inspect(arguments) => command::inspect::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
     };

@@ -14,6 +14,7 @@
 //! This room never changes a snapshot in use, and never reaches `comm` or `sharded`.
 
 mod error;
+pub mod export;
 pub mod inputs;
 pub mod request;
 pub mod scorer;

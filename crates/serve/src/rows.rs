@@ -119,6 +119,16 @@ impl ServedTable {
         }
     }
 
+    /// All rows, if they are held as `f32`.
+    pub fn floats(&self) -> Option<&[f32]> {
+        match self {
+            ServedTable::Wide(table) if table.spec().format == RowFormat::F32 => {
+                Some(bytemuck::cast_slice(table.row_bytes(table.rows())))
+            }
+            _ => None,
+        }
+    }
+
     /// Pools bags whose rows are known to be in the table.
     pub fn pool(
         &self,

@@ -11,7 +11,7 @@ use std::{
 
 use campanile_data::Transforms;
 use campanile_kernels::Isa;
-use campanile_model::Network;
+use campanile_model::{Network, Parameter};
 use campanile_spec::{ModelSpec, Precision, config::Job};
 use campanile_tables::{
     Registry,
@@ -232,6 +232,19 @@ impl Snapshot {
         self.tables.iter().map(|table| table.bytes()).sum::<u64>() + (self.parameters.len() * 4) as u64
     }
 
+    /// The dense weights by name.
+    pub fn dense_weights(&self) -> impl Iterator<Item = (&Parameter, &[f32])> {
+        self.network
+            .parameters()
+            .iter()
+            .map(|parameter| (parameter, &self.parameters[parameter.range.clone()]))
+    }
+
+    /// All rows of a table, if they are held as `f32`.
+    pub fn table_floats(&self, table: usize) -> Option<&[f32]> {
+        self.tables[table].floats()
+    }
+
     pub(crate) fn network(&self) -> &Network {
         &self.network
     }
@@ -300,9 +313,7 @@ fn check_columns(path: &Path, transforms: &Transforms, model: &ModelSpec) -> Res
 }
 
 fn dense_layout(network: &Network) -> DenseLayout {
-    let entry = |parameter: &campanile_model::Parameter| TensorEntry {
-        name: parameter.name.clone(),
-        shape: parameter.shape.clone(),
-    };
+    let entry =
+        |parameter: &Parameter| TensorEntry { name: parameter.name.clone(), shape: parameter.shape.clone() };
     DenseLayout { kind: DenseKind::Weights, tensors: network.parameters().iter().map(entry).collect() }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::SplitName;
 
@@ -11,7 +11,7 @@ use super::SplitName;
 /// Puts a checkpoint into a registry and makes it current, after two checks: every byte matches its checksum,
 /// and on a hold-out split neither NE nor calibration is worse than the current version's by more than the
 /// margins (the gate). What fails a check changes nothing.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Args)]
 pub struct PublishArguments {
     /// The job file; its newest checkpoint is published. Without it, --checkpoint must be given.
     #[arg(required_unless_present = "checkpoint")]
@@ -72,6 +72,27 @@ pub struct RollbackArguments {
     /// The version; without it, the newest one before the current one.
     #[arg(long, value_name = "N")]
     pub to: Option<u64>,
+    /// Write what was done as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// `campanile export`.
+///
+/// Writes a model for other programs. Both forms take dense inputs after their transforms and row numbers, and
+/// compute in f32; see docs/serving.md.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("form").required(true).args(["onnx", "safetensors"])))]
+pub struct ExportArguments {
+    /// The checkpoint, or a directory of checkpoints, of which the newest is taken.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Write an ONNX model; one of more than 1 GiB keeps its weights in FILE.data beside it.
+    #[arg(long, value_name = "FILE")]
+    pub onnx: Option<PathBuf>,
+    /// Write every weight into one safetensors file.
+    #[arg(long, value_name = "FILE")]
+    pub safetensors: Option<PathBuf>,
     /// Write what was done as JSON.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

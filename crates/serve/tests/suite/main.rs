@@ -1,5 +1,6 @@
 //! What the serving room promises, tried on models that were really trained.
 
+mod exported;
 mod offline;
 mod published;
 mod requests;
