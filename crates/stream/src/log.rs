@@ -91,6 +91,12 @@ impl Records {
         self.iter().next_back()
     }
 
+    /// Drops all but the first `count`.
+    pub fn truncate(&mut self, count: usize) {
+        self.entries.truncate(count);
+        self.payload_bytes = self.entries.iter().map(|entry| entry.payload.len()).sum();
+    }
+
     fn clear(&mut self) {
         self.filled = 0;
         self.entries.clear();

@@ -1,0 +1,289 @@
+//! The joiner: impressions and what followed them become labelled examples, one for each impression.
+//!
+//! ```text
+//!   impression ──────────────┬──── window of `click` ────┤
+//!                            ├──────────── window of `buy` ──────────────┤  closes: one example with all labels
+//!   click ───────────────────────► 1                                     │
+//!   buy ─────────────────────────────────────► 1                         │      buy ─► too late: a correction
+//! ```
+//!
+//! Time is what the records say, never a clock: the newest time seen, less the disorder that is allowed, is *now*. An
+//! impression closes when now has passed its longest window. Impressions and feedback may come in any order, late and
+//! repeated. Feedback that comes first waits for its impression. Feedback outside its window, or for a closed impression,
+//! becomes a correction.
+//! A closed impression is remembered for a while; one that comes again within it is a repetition and dropped.
+//!
+//! Memory holds some fifty bytes for an open impression, and its features up to a limit; features above it stay in the
+//! log and are read again when the impression closes.
+
+mod codec;
+mod state;
+
+use std::collections::{BTreeSet, HashMap};
+
+pub use codec::{Correction, Example, Feedback, Impression};
+use state::{Closed, Early, Open};
+
+use crate::{
+    log::{Offset, Records},
+    stage::{Again, Arrival, Outgoing, Stage, StageError},
+};
+
+/// Place of the examples among a joiner's outputs.
+pub const EXAMPLES: usize = 0;
+/// Place of the corrections among a joiner's outputs.
+pub const CORRECTIONS: usize = 1;
+
+/// How impressions and feedback are joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinOptions {
+    /// By task: how long after an impression feedback still counts. At most 32 tasks.
+    pub windows_ms: Vec<u64>,
+    /// How much later than others a record may come without being late.
+    pub disorder_ms: u64,
+    /// How long closed impressions, and feedback without an impression, are remembered.
+    pub remember_ms: u64,
+    /// Bytes of features that are kept in memory.
+    pub features_bytes_max: usize,
+    /// How many of the inputs bring impressions, the first ones; the others bring feedback.
+    pub impression_inputs: usize,
+}
+
+/// What a joiner has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JoinCounts {
+    /// Impressions taken.
+    pub impressions: u64,
+    /// Impressions that came again.
+    pub repeated: u64,
+    /// Feedback taken.
+    pub feedback: u64,
+    /// Feedback whose impression never came.
+    pub orphans: u64,
+    /// Examples written.
+    pub examples: u64,
+    /// Corrections written.
+    pub corrections: u64,
+}
+
+/// A joiner.
+#[derive(Debug)]
+pub struct Joiner {
+    options: JoinOptions,
+    now_ms: u64,
+    open: HashMap<u64, Open>,
+    /// Open impressions by when they close.
+    closing: BTreeSet<(u64, u64)>,
+    early: HashMap<u64, Early>,
+    closed: HashMap<u64, Closed>,
+    /// What is forgotten when: closed impressions and early feedback.
+    forgetting: BTreeSet<(u64, u64)>,
+    /// Features of some open impressions.
+    features: HashMap<u64, Vec<u8>>,
+    features_bytes: usize,
+    counts: JoinCounts,
+    again: Records,
+}
+
+impl Joiner {
+    /// A joiner that has seen nothing.
+    ///
+    /// # Panics
+    /// Without a task, or with more than 32.
+    pub fn new(options: JoinOptions) -> Joiner {
+        assert!((1..=32).contains(&options.windows_ms.len()), "{} tasks", options.windows_ms.len());
+        Joiner {
+            options,
+            now_ms: 0,
+            open: HashMap::new(),
+            closing: BTreeSet::new(),
+            early: HashMap::new(),
+            closed: HashMap::new(),
+            forgetting: BTreeSet::new(),
+            features: HashMap::new(),
+            features_bytes: 0,
+            counts: JoinCounts::default(),
+            again: Records::default(),
+        }
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> JoinCounts {
+        self.counts
+    }
+
+    /// Impressions that are open now.
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    fn take(&mut self, arrival: &Arrival<'_>, out: &mut Outgoing) -> Result<(), String> {
+        if arrival.input < self.options.impression_inputs {
+            let impression = Impression::decode(arrival.payload).ok_or("it is no impression")?;
+            self.impression(arrival, &impression);
+        } else {
+            let feedback = Feedback::decode(arrival.payload).ok_or("it is no feedback")?;
+            if usize::from(feedback.task) >= self.options.windows_ms.len() {
+                let tasks = self.options.windows_ms.len();
+                return Err(format!("it is feedback of task {}, and there are {tasks}", feedback.task));
+            }
+            self.feedback(arrival.time_ms, feedback, out);
+        }
+        Ok(())
+    }
+
+    fn impression(&mut self, arrival: &Arrival<'_>, impression: &Impression<'_>) {
+        let (id, time_ms) = (impression.id, arrival.time_ms);
+        if self.open.contains_key(&id) || self.closed.contains_key(&id) {
+            self.counts.repeated += 1;
+            return;
+        }
+        self.counts.impressions += 1;
+        let longest = self.options.windows_ms.iter().max().copied().unwrap_or(0);
+        let closes_ms = time_ms + longest;
+        let input = arrival.input as u32;
+        let mut open = Open { time_ms, closes_ms, input, offset: arrival.offset, labels: 0, late: 0 };
+        if let Some(early) = self.early.remove(&id) {
+            self.forgetting.remove(&(early.forget_ms, id));
+            for (task, at_ms) in early.feedback {
+                note(&mut open, task, self.is_in_window(time_ms, at_ms, task));
+            }
+        }
+        self.closing.insert((closes_ms, id));
+        self.open.insert(id, open);
+        if self.features_bytes + impression.features.len() <= self.options.features_bytes_max {
+            self.features_bytes += impression.features.len();
+            self.features.insert(id, impression.features.to_vec());
+        }
+    }
+
+    fn feedback(&mut self, at_ms: u64, feedback: Feedback, out: &mut Outgoing) {
+        let Feedback { id, task } = feedback;
+        self.counts.feedback += 1;
+        if let Some(open) = self.open.get_mut(&id) {
+            let in_window = at_ms <= open.time_ms + self.options.windows_ms[usize::from(task)];
+            note(open, task, in_window);
+        } else if let Some(closed) = self.closed.get_mut(&id) {
+            // Said once per task: a repetition corrects nothing.
+            if closed.labels & (1 << task) == 0 {
+                closed.labels |= 1 << task;
+                let in_window = at_ms <= closed.time_ms + self.options.windows_ms[usize::from(task)];
+                self.counts.corrections += 1;
+                let correction = Correction { id, task, in_window };
+                out.write(CORRECTIONS, at_ms, |bytes| correction.encode(bytes));
+            }
+        } else {
+            let early = self.early.entry(id).or_default();
+            if !early.feedback.contains(&(task, at_ms)) {
+                early.feedback.push((task, at_ms));
+            }
+            self.forgetting.remove(&(early.forget_ms, id));
+            early.forget_ms = at_ms + self.options.remember_ms;
+            self.forgetting.insert((early.forget_ms, id));
+        }
+    }
+
+    fn is_in_window(&self, impression_ms: u64, at_ms: u64, task: u16) -> bool {
+        at_ms <= impression_ms + self.options.windows_ms[usize::from(task)]
+    }
+
+    /// Moves time on: closes what is due and forgets what is old.
+    fn advance(&mut self, time_ms: u64, again: Again<'_>, out: &mut Outgoing) -> Result<(), StageError> {
+        let now_ms = time_ms.saturating_sub(self.options.disorder_ms);
+        if now_ms <= self.now_ms {
+            return Ok(());
+        }
+        self.now_ms = now_ms;
+        while let Some(&(closes_ms, id)) = self.closing.first().filter(|(closes_ms, _)| *closes_ms < now_ms) {
+            self.closing.pop_first();
+            let Some(open) = self.open.remove(&id) else { continue };
+            self.write_example(id, open, again, out)?;
+            let forget_ms = closes_ms + self.options.remember_ms;
+            let labels = open.labels | open.late;
+            self.closed.insert(id, Closed { time_ms: open.time_ms, forget_ms, labels });
+            self.forgetting.insert((forget_ms, id));
+        }
+        while let Some(&(_, id)) = self.forgetting.first().filter(|(forget_ms, _)| *forget_ms < now_ms) {
+            self.forgetting.pop_first();
+            self.closed.remove(&id);
+            if let Some(early) = self.early.remove(&id) {
+                self.counts.orphans += early.feedback.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_example(
+        &mut self,
+        id: u64,
+        open: Open,
+        again: Again<'_>,
+        out: &mut Outgoing,
+    ) -> Result<(), StageError> {
+        self.counts.examples += 1;
+        let kept = self.features.remove(&id);
+        let features: &[u8] = match &kept {
+            Some(features) => {
+                self.features_bytes -= features.len();
+                features
+            }
+            None => read_again(open.input as usize, open.offset, again, &mut self.again)?,
+        };
+        let tasks = self.options.windows_ms.len() as u16;
+        let example = Example { id, tasks, labels: open.labels, features };
+        out.write(EXAMPLES, open.time_ms, |bytes| example.encode(bytes));
+        for task in (0..tasks).filter(|task| open.late & !open.labels & (1 << task) != 0) {
+            self.counts.corrections += 1;
+            let correction = Correction { id, task, in_window: false };
+            out.write(CORRECTIONS, open.closes_ms, |bytes| correction.encode(bytes));
+        }
+        Ok(())
+    }
+}
+
+/// Feedback for an open impression.
+fn note(open: &mut Open, task: u16, in_window: bool) {
+    let bits = if in_window { &mut open.labels } else { &mut open.late };
+    *bits |= 1 << task;
+}
+
+/// The features of an impression that were left in the log.
+fn read_again<'r>(
+    input: usize,
+    offset: Offset,
+    again: Again<'_>,
+    records: &'r mut Records,
+) -> Result<&'r [u8], StageError> {
+    again(input, offset, records)?;
+    let found = records.iter().next().filter(|record| record.offset == offset);
+    let impression = found.and_then(|record| Impression::decode(record.payload));
+    impression.map(|impression| impression.features).ok_or_else(|| StageError::Record {
+        input,
+        offset,
+        problem: "it was an impression, and cannot be read again".to_owned(),
+    })
+}
+
+impl Stage for Joiner {
+    fn turn(
+        &mut self,
+        arrivals: &mut dyn Iterator<Item = Arrival<'_>>,
+        again: Again<'_>,
+        out: &mut Outgoing,
+    ) -> Result<(), StageError> {
+        for arrival in arrivals {
+            self.advance(arrival.time_ms, again, out)?;
+            let Arrival { input, offset, .. } = arrival;
+            self.take(&arrival, out).map_err(|problem| StageError::Record { input, offset, problem })?;
+        }
+        Ok(())
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        state::save(self, out);
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
+        state::restore(self, bytes)
+    }
+}

@@ -1,0 +1,358 @@
+//! A stage that reads topics and writes topics, exactly once, however often it is killed.
+//!
+//! A stage is a deterministic machine: records go in one by one, records come out, and its state can be saved. The
+//! [`Runner`] feeds it in turns and keeps three things in the log beside the stage's output:
+//!
+//! ```text
+//!   <name>.journal   record n: what turn n reads, how many records of each input, written before the turn runs
+//!   <name>.state     now and then: the stage's state after a turn, its cursors, and how much it had written
+//!   cursors          of the group <name>, for others to see how far it is
+//! ```
+//!
+//! After a crash the newest state is restored and the journal's later turns run again on the same records. They give
+//! the same output, of which the part that is already in the output topics is skipped. So every input record is done
+//! once and every output record is written once, without a transaction over several topics.
+//!
+//! Invariant: nobody else writes to a stage's output topics, for their length says what was written.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::log::{Limit, Log, LogError, Offset, Record, Records, TopicOptions};
+
+/// A record that a stage is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// Which of the stage's inputs it comes from.
+    pub input: usize,
+    /// Its number there.
+    pub offset: Offset,
+    /// When it happened.
+    pub time_ms: u64,
+    /// What happened.
+    pub payload: &'a [u8],
+}
+
+/// What a stage writes in a turn.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// By output: payloads one behind the other, with their times and ends.
+    bytes: Vec<Vec<u8>>,
+    entries: Vec<Vec<(u64, usize)>>,
+}
+
+impl Outgoing {
+    fn for_outputs(&mut self, count: usize) {
+        self.bytes.resize_with(count, Vec::new);
+        self.entries.resize_with(count, Vec::new);
+        self.bytes.iter_mut().for_each(Vec::clear);
+        self.entries.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Writes a record to an output; `fill` appends its payload.
+    ///
+    /// # Panics
+    /// If there is no such output.
+    pub fn write(&mut self, output: usize, time_ms: u64, fill: impl FnOnce(&mut Vec<u8>)) {
+        fill(&mut self.bytes[output]);
+        self.entries[output].push((time_ms, self.bytes[output].len()));
+    }
+
+    /// The records of an output, in order.
+    pub fn of(&self, output: usize) -> impl Iterator<Item = Record<'_>> {
+        let mut start = 0;
+        self.entries[output].iter().map(move |&(time_ms, end)| {
+            let payload = &self.bytes[output][start..end];
+            start = end;
+            Record { time_ms, payload }
+        })
+    }
+}
+
+/// Reads a record of an input again, by its number.
+pub type Again<'a> = &'a dyn Fn(usize, Offset, &mut Records) -> Result<(), LogError>;
+
+/// A deterministic machine: what it writes depends on what it was given and on nothing else.
+pub trait Stage {
+    /// Takes the records of one turn, in the order of their time.
+    ///
+    /// # Errors
+    /// Words on what is wrong, with the input and the number of the record; the turn is then tried again.
+    fn turn(
+        &mut self,
+        arrivals: &mut dyn Iterator<Item = Arrival<'_>>,
+        again: Again<'_>,
+        out: &mut Outgoing,
+    ) -> Result<(), StageError>;
+
+    /// Appends the state, so that [`Stage::restore`] brings it back.
+    fn save(&self, out: &mut Vec<u8>);
+
+    /// Brings a state back.
+    ///
+    /// # Errors
+    /// Words on what does not fit.
+    fn restore(&mut self, state: &[u8]) -> Result<(), String>;
+}
+
+/// Why a stage could not go on.
+#[derive(Debug, Error)]
+pub enum StageError {
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A record that the stage cannot read.
+    #[error("input {input}, record {offset}: {problem}")]
+    Record {
+        /// Which input.
+        input: usize,
+        /// Which record.
+        offset: Offset,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What was saved does not fit.
+    #[error(
+        "the state of stage `{stage}` cannot be restored: {problem}; remove its topics `{stage}.state` and `{stage}.journal` and its output to begin anew"
+    )]
+    State {
+        /// The stage.
+        stage: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A topic's partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+}
+
+/// How a stage is run.
+#[derive(Debug, Clone)]
+pub struct Wiring {
+    /// The stage's name: of its group and of its own topics.
+    pub name: String,
+    /// Where it reads.
+    pub inputs: Vec<Place>,
+    /// Where it writes; nobody else does.
+    pub outputs: Vec<Place>,
+    /// The most of each input that one turn reads.
+    pub limit: Limit,
+    /// Turns between two saved states.
+    pub save_every: u64,
+}
+
+/// Runs a stage.
+pub struct Runner<S> {
+    log: Arc<dyn Log>,
+    wiring: Wiring,
+    stage: S,
+    /// Turns done.
+    turns: u64,
+    cursors: Vec<Offset>,
+    /// Records written to each output.
+    written: Vec<Offset>,
+    read: Vec<Records>,
+    outgoing: Outgoing,
+}
+
+impl<S: Stage> Runner<S> {
+    /// Restores a stage to where it was, and finishes a turn that a crash interrupted.
+    ///
+    /// # Errors
+    /// When the log fails, or what was saved does not fit.
+    pub fn open(log: Arc<dyn Log>, wiring: Wiring, stage: S) -> Result<Runner<S>, StageError> {
+        for own in ["journal", "state"] {
+            let keep_bytes = if own == "state" { 256 << 20 } else { 0 };
+            log.create(
+                &format!("{}.{own}", wiring.name),
+                TopicOptions { keep_bytes, ..TopicOptions::default() },
+            )?;
+        }
+        let (inputs, outputs) = (wiring.inputs.len(), wiring.outputs.len());
+        let mut runner = Runner {
+            log,
+            stage,
+            turns: 0,
+            cursors: vec![0; inputs],
+            written: vec![0; outputs],
+            read: vec![Records::default(); inputs],
+            outgoing: Outgoing::default(),
+            wiring,
+        };
+        runner.restore()?;
+        let journal = format!("{}.journal", runner.wiring.name);
+        let mut entries = Records::default();
+        while runner.turns < runner.log.range(&journal, 0)?.end {
+            let limit = Limit { records: 1, bytes: 1 };
+            runner.log.read(&journal, 0, runner.turns, limit, &mut entries)?;
+            let counts = entries.iter().next().map(|entry| numbers(entry.payload)).unwrap_or_default();
+            runner.check(counts.len() == inputs, "the journal has another number of inputs")?;
+            runner.read_exactly(&counts)?;
+            runner.run_turn()?;
+        }
+        Ok(runner)
+    }
+
+    /// The stage.
+    pub fn stage(&self) -> &S {
+        &self.stage
+    }
+
+    /// How many records of each input are done.
+    pub fn cursors(&self) -> &[Offset] {
+        &self.cursors
+    }
+
+    /// One turn: reads what there is, up to the limit, and runs the stage on it. False when there was nothing.
+    ///
+    /// # Errors
+    /// When the log fails, or the stage cannot read a record. The runner must then be opened anew.
+    pub fn turn(&mut self) -> Result<bool, StageError> {
+        for ((place, cursor), out) in self.wiring.inputs.iter().zip(&self.cursors).zip(&mut self.read) {
+            self.log.read(&place.topic, place.partition, *cursor, self.wiring.limit, out)?;
+        }
+        if self.read.iter().all(Records::is_empty) {
+            return Ok(false);
+        }
+        self.keep_in_step();
+        let counts: Vec<u8> = self.read.iter().flat_map(|read| (read.len() as u64).to_le_bytes()).collect();
+        let journal = format!("{}.journal", self.wiring.name);
+        self.log.append(&journal, 0, &[Record { time_ms: 0, payload: &counts }])?;
+        self.run_turn()?;
+        if self.turns.is_multiple_of(self.wiring.save_every.max(1)) {
+            self.save()?;
+        }
+        Ok(true)
+    }
+
+    /// Of inputs that are read at different speeds in time, leaves for later what is newer than the newest record of
+    /// the slowest one that has more to come: a dense input must not fall behind a thin one.
+    fn keep_in_step(&mut self) {
+        let limit = self.wiring.limit;
+        let has_more = |read: &&Records| {
+            read.len() >= limit.records || !read.is_empty() && read.payload_bytes() >= limit.bytes
+        };
+        let newest = |read: &Records| read.iter().map(|record| record.time_ms).max();
+        let Some(until_ms) = self.read.iter().filter(has_more).filter_map(newest).min() else { return };
+        for read in &mut self.read {
+            let count = read.iter().position(|record| record.time_ms > until_ms);
+            read.truncate(count.unwrap_or(read.len()));
+        }
+    }
+
+    /// Runs the stage on what was read, writes what is not written yet, and moves on.
+    fn run_turn(&mut self) -> Result<(), StageError> {
+        self.outgoing.for_outputs(self.wiring.outputs.len());
+        let (log, inputs) = (&self.log, &self.wiring.inputs);
+        let again = |input: usize, offset: Offset, out: &mut Records| {
+            let place: &Place = &inputs[input];
+            log.read(&place.topic, place.partition, offset, Limit { records: 1, bytes: 1 }, out)
+        };
+        self.stage.turn(&mut by_time(&self.read), &again, &mut self.outgoing)?;
+        for (output, place) in self.wiring.outputs.iter().enumerate() {
+            let there = self.log.range(&place.topic, place.partition)?.end;
+            let skip = there.saturating_sub(self.written[output]) as usize;
+            let records: Vec<Record<'_>> = self.outgoing.of(output).collect();
+            if skip < records.len() {
+                self.log.append(&place.topic, place.partition, &records[skip..])?;
+            }
+            self.written[output] += records.len() as u64;
+        }
+        self.turns += 1;
+        for ((place, cursor), read) in self.wiring.inputs.iter().zip(&mut self.cursors).zip(&self.read) {
+            *cursor += read.len() as u64;
+            if !read.is_empty() {
+                self.log.commit(&self.wiring.name, &place.topic, place.partition, *cursor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the records of a turn that the journal tells of.
+    fn read_exactly(&mut self, counts: &[u64]) -> Result<(), StageError> {
+        for (input, &count) in counts.iter().enumerate() {
+            let place = &self.wiring.inputs[input];
+            let limit = Limit { records: count as usize, bytes: usize::MAX };
+            if count == 0 {
+                self.read[input] = Records::default();
+                continue;
+            }
+            self.log.read(
+                &place.topic,
+                place.partition,
+                self.cursors[input],
+                limit,
+                &mut self.read[input],
+            )?;
+            let found = self.read[input].len() as u64;
+            let words =
+                format!("topic `{}` has {found} of the {count} records of turn {}", place.topic, self.turns);
+            self.check(found == count, &words)?;
+        }
+        Ok(())
+    }
+
+    /// Saves the state after a turn.
+    ///
+    /// # Errors
+    /// When the log fails.
+    pub fn save(&mut self) -> Result<(), StageError> {
+        let mut bytes = Vec::new();
+        let numbers = std::iter::once(&self.turns).chain(&self.cursors).chain(&self.written);
+        numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+        self.stage.save(&mut bytes);
+        self.log.append(
+            &format!("{}.state", self.wiring.name),
+            0,
+            &[Record { time_ms: 0, payload: &bytes }],
+        )?;
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), StageError> {
+        let mut saved = Records::default();
+        self.log.last(&format!("{}.state", self.wiring.name), 0, &mut saved)?;
+        let Some(saved) = saved.last() else { return Ok(()) };
+        let count = 1 + self.cursors.len() + self.written.len();
+        self.check(saved.payload.len() >= count * 8, "it is cut short")?;
+        let (head, state) = saved.payload.split_at(count * 8);
+        let head = numbers(head);
+        let inputs = self.cursors.len();
+        self.turns = head[0];
+        self.cursors.copy_from_slice(&head[1..=inputs]);
+        self.written.copy_from_slice(&head[1 + inputs..]);
+        let restored = self.stage.restore(state);
+        restored.map_err(|problem| StageError::State { stage: self.wiring.name.clone(), problem })
+    }
+
+    fn check(&self, fits: bool, problem: &str) -> Result<(), StageError> {
+        let (stage, problem) = (self.wiring.name.clone(), problem.to_owned());
+        if fits { Ok(()) } else { Err(StageError::State { stage, problem }) }
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|number| u64::from_le_bytes(std::array::from_fn(|at| number[at]))).collect()
+}
+
+/// The records of all inputs, by time, then by input, then by number.
+fn by_time(read: &[Records]) -> impl Iterator<Item = Arrival<'_>> {
+    let arrivals = read.iter().enumerate().flat_map(|(input, records)| {
+        records.iter().map(move |record| Arrival {
+            input,
+            offset: record.offset,
+            time_ms: record.time_ms,
+            payload: record.payload,
+        })
+    });
+    let mut arrivals: Vec<Arrival<'_>> = arrivals.collect();
+    arrivals.sort_by_key(|arrival| (arrival.time_ms, arrival.input, arrival.offset));
+    arrivals.into_iter()
+}
