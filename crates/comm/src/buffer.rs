@@ -45,6 +45,11 @@ impl Buffer {
         self.len
     }
 
+    /// Bytes that it can have without asking for memory.
+    pub fn capacity(&self) -> usize {
+        self.lines.len() * size_of::<Line>()
+    }
+
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -21,6 +21,18 @@ pub enum CommError {
         /// Its reason.
         message: String,
     },
+    /// The library that carries the messages does not work.
+    #[error("MPI: {reason}")]
+    Library {
+        /// Why.
+        reason: String,
+    },
+    /// Groups were split off again and again.
+    #[error("more than {limit} groups of ranks were made in one run")]
+    TooManyGroups {
+        /// The most.
+        limit: usize,
+    },
 }
 
 /// A started exchange; [`Pending::wait`] ends it. It owns the sent buffers, so that the caller can compute
@@ -142,19 +154,27 @@ pub trait Communicator: Send {
     /// # Errors
     /// [`CommError::RankFailed`] with the message of the lowest failing rank, on all ranks.
     fn agree(&self, outcome: Result<(), String>) -> Result<(), CommError> {
-        if self.rank_count() == 1 {
-            return outcome.map_err(|message| CommError::RankFailed { rank: 0, message });
-        }
-        let words = match &outcome {
-            Ok(()) => Buffer::new(),
-            Err(message) => Buffer::of(format!("!{message}").as_bytes()),
-        };
-        for (rank, words) in self.all_gather(words)?.iter().enumerate() {
-            if !words.is_empty() {
-                let message = String::from_utf8_lossy(&words.bytes()[1..]).into_owned();
-                return Err(CommError::RankFailed { rank, message });
-            }
-        }
-        Ok(())
+        agree(self, outcome)
     }
+}
+
+/// [`Communicator::agree`], for backends that do something more with the outcome.
+pub(crate) fn agree<C: Communicator + ?Sized>(
+    comm: &C,
+    outcome: Result<(), String>,
+) -> Result<(), CommError> {
+    if comm.rank_count() == 1 {
+        return outcome.map_err(|message| CommError::RankFailed { rank: 0, message });
+    }
+    let words = match &outcome {
+        Ok(()) => Buffer::new(),
+        Err(message) => Buffer::of(format!("!{message}").as_bytes()),
+    };
+    for (rank, words) in comm.all_gather(words)?.iter().enumerate() {
+        if !words.is_empty() {
+            let message = String::from_utf8_lossy(&words.bytes()[1..]).into_owned();
+            return Err(CommError::RankFailed { rank, message });
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,356 @@
+//! The one thread that talks to MPI.
+//!
+//! Open MPI moves data only while somebody calls it, so this thread keeps calling: without a pause while a rank's
+//! own thread waits for an answer, now and then while that thread computes (it must not lose its core), and not at
+//! all while nothing is under way. The ranks' own threads never call MPI.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, mpsc::SyncSender},
+    time::Duration,
+};
+
+use super::{
+    Settings,
+    group::{Group, PlaceOfPiece},
+    library::{Arrived, Ended, Library, Transfers},
+    pool::Pool,
+    shared::{Answer, Expects, Failure, Order, Outgoing, Shared, Start},
+};
+use crate::{Buffer, CommError};
+
+/// Tag of the words between these threads themselves; groups have tags above.
+const CONTROL: u16 = 0;
+
+/// How often the library is asked without a pause before short ones begin.
+const EAGER_POLLS: u32 = 2_000;
+
+/// A pause while a rank's thread waits, after the eager polls.
+const SHORT_PAUSE: Duration = Duration::from_micros(50);
+
+/// A pause while a rank's thread computes.
+const LONG_PAUSE: Duration = Duration::from_micros(200);
+
+/// Words of other ranks are looked for once in so many polls.
+const POLLS_PER_CONTROL: u32 = 16;
+
+/// A rank that has left may have sent letters just before; they are looked for this often.
+const POLLS_AFTER_LEAVING: u32 = 2_000;
+
+/// How long a rank that gives up waits for the others to do so too; then it ends them.
+const FAREWELL_SECONDS: f64 = 3.0;
+
+/// What a transfer is.
+enum Label {
+    Piece(u16, PlaceOfPiece),
+    Words(usize),
+    Sent,
+}
+
+/// An exchange under way.
+struct Exchange {
+    answer: Arc<Answer>,
+    parts: Vec<Buffer>,
+    missing: usize,
+}
+
+/// What is known of another rank's end.
+#[derive(Clone, Copy, PartialEq)]
+enum Presence {
+    Here,
+    /// Left, and looked for so often since.
+    Left(u32),
+}
+
+/// This rank's end. Where some rank has failed, it does not wait for ever.
+struct Farewell {
+    deadline: Option<f64>,
+}
+
+/// Everything that is under way.
+pub struct Engine {
+    library: Library,
+    shared: Arc<Shared>,
+    settings: Settings,
+    groups: BTreeMap<u16, Group>,
+    exchanges: BTreeMap<u64, Exchange>,
+    next_exchange: u64,
+    transfers: Transfers<Label>,
+    pool: Pool,
+    others: Vec<Presence>,
+    farewell: Option<Farewell>,
+    idle_polls: u32,
+    polls: u32,
+}
+
+/// What the thread tells when MPI is up: this rank, and how many there are.
+pub type Greeting = Result<(usize, usize), CommError>;
+
+/// The body of the thread.
+pub fn run(shared: Arc<Shared>, settings: Settings, greeting: &SyncSender<Greeting>) {
+    let library = match Library::start() {
+        Ok(library) => library,
+        Err(refused) => {
+            // The other side waits for this; if it is gone, there is nobody to tell.
+            let _ = greeting.send(Err(CommError::Library { reason: refused.0.to_owned() }));
+            return;
+        }
+    };
+    let (rank, rank_count) = (library.rank(), library.rank_count());
+    let _ = greeting.send(Ok((rank, rank_count)));
+    let engine = Engine {
+        library,
+        shared,
+        settings,
+        groups: BTreeMap::new(),
+        exchanges: BTreeMap::new(),
+        next_exchange: 0,
+        transfers: Transfers::new(),
+        pool: Pool::default(),
+        others: (0..rank_count).map(|_| Presence::Here).collect(),
+        farewell: None,
+        idle_polls: 0,
+        polls: 0,
+    };
+    engine.run();
+}
+
+impl Engine {
+    fn run(mut self) {
+        loop {
+            let mut has_moved = false;
+            while let Some(order) = self.shared.next_order() {
+                self.follow(order);
+                has_moved = true;
+            }
+            has_moved |= self.poll();
+            self.idle_polls = if has_moved { 0 } else { self.idle_polls.saturating_add(1) };
+            if let Some(farewell) = &self.farewell {
+                let all_left = self.others.iter().all(|other| *other != Presence::Here);
+                let is_late = farewell.deadline.is_some_and(|deadline| self.library.seconds() > deadline);
+                if all_left && self.transfers.len() == 0 {
+                    return self.library.finish();
+                }
+                if is_late || (all_left && farewell.deadline.is_some()) {
+                    // The library may not be ended while transfers are under way that nobody will complete. When a
+                    // process ends like this, mpirun ends those that are left. (MPI_Abort says the same, but several
+                    // at once can leave mpirun 4.1 waiting for ever.)
+                    std::process::exit(1);
+                }
+            }
+            self.pause();
+        }
+    }
+
+    fn pause(&self) {
+        let is_idle = self.transfers.len() == 0 && self.exchanges.is_empty() && self.farewell.is_none();
+        if is_idle {
+            self.shared.sleep(None);
+        } else if self.shared.is_waited_for() || self.farewell.is_some() {
+            if self.idle_polls < EAGER_POLLS {
+                std::thread::yield_now();
+            } else {
+                self.shared.nap(SHORT_PAUSE);
+            }
+        } else {
+            self.shared.sleep(Some(LONG_PAUSE));
+        }
+    }
+
+    fn follow(&mut self, order: Order) {
+        match order {
+            Order::Form(tag, members) => {
+                self.groups.insert(tag, Group::new(members, self.library.rank()));
+            }
+            Order::Dissolve(tag) => drop(self.groups.remove(&tag)),
+            Order::Start(start) => self.start(start),
+            Order::Leave(failure) => self.leave(failure),
+        }
+    }
+
+    fn start(&mut self, start: Start) {
+        if let Some(Failure { rank, message }) = self.shared.failure() {
+            return start.answer.give(&self.shared, Err(CommError::RankFailed { rank, message }));
+        }
+        let Some(group) = self.groups.get_mut(&start.tag) else {
+            unreachable!("group {} was formed before it is used", start.tag)
+        };
+        let place = group.place;
+        let places = 0..group.members.len();
+        let mut parts = vec![Buffer::new(); group.members.len()];
+        let mut missing = 0;
+        let id = self.next_exchange;
+        self.next_exchange += 1;
+        for source in places.clone().filter(|&source| source != place) {
+            let expected = match start.expects {
+                Expects::All => true,
+                Expects::Only(only) => only == source,
+                Expects::Nobody => false,
+            };
+            if expected {
+                match group.expect(source, id) {
+                    Some(letter) => parts[source] = letter,
+                    None => missing += 1,
+                }
+            }
+        }
+        parts[place] = start.own;
+        let members = group.members.clone();
+        match start.outgoing {
+            Outgoing::Nothing => {}
+            Outgoing::Only(to, buffer) => self.send(members[to], start.tag, Arc::new(buffer)),
+            Outgoing::Same(buffer) => {
+                let buffer = Arc::new(buffer);
+                for to in places.filter(|&to| to != place) {
+                    self.send(members[to], start.tag, Arc::clone(&buffer));
+                }
+            }
+            Outgoing::Each(buffers) => {
+                for (to, buffer) in buffers.into_iter().enumerate() {
+                    if to == place {
+                        parts[place] = buffer;
+                    } else {
+                        self.send(members[to], start.tag, Arc::new(buffer));
+                    }
+                }
+            }
+        }
+        if missing == 0 {
+            start.answer.give(&self.shared, Ok(parts));
+        } else {
+            self.exchanges.insert(id, Exchange { answer: start.answer, parts, missing });
+        }
+    }
+
+    /// Sends full pieces, and last one that is shorter than full, so that the receiver knows the end.
+    fn send(&mut self, to: usize, tag: u16, buffer: Arc<Buffer>) {
+        let full = self.settings.piece_bytes_max;
+        let mut start = 0;
+        loop {
+            let end = buffer.len().min(start + full);
+            self.transfers.send(&self.library, to, tag, Arc::clone(&buffer), start..end, Label::Sent);
+            if end - start < full {
+                return;
+            }
+            start = end;
+        }
+    }
+
+    /// Lets the library work once, and deals with what has come; says whether anything has.
+    fn poll(&mut self) -> bool {
+        let mut has_moved = false;
+        self.polls = self.polls.wrapping_add(1);
+        let owed: Vec<u16> =
+            self.groups.iter().filter(|(_, group)| group.is_owed()).map(|(tag, _)| *tag).collect();
+        for tag in owed {
+            while let Some(arrived) = self.library.arrived(tag) {
+                self.receive(tag, arrived);
+                has_moved = true;
+            }
+        }
+        if self.polls.is_multiple_of(POLLS_PER_CONTROL) || self.idle_polls >= EAGER_POLLS {
+            while let Some(arrived) = self.library.arrived(CONTROL) {
+                let label = Label::Words(arrived.source);
+                self.transfers.receive(&self.library, arrived, Buffer::new(), label);
+                has_moved = true;
+            }
+            self.give_up_on_those_who_left(has_moved);
+        }
+        let mut ended = Vec::new();
+        self.transfers.ended(&self.library, |transfer| ended.push(transfer));
+        has_moved |= !ended.is_empty();
+        for transfer in ended {
+            match transfer {
+                Ended::Sent(_, buffer) => {
+                    if let Some(buffer) = Arc::into_inner(buffer) {
+                        self.pool.give(buffer);
+                    }
+                }
+                Ended::Received(Label::Piece(tag, place), buffer) => self.deliver(tag, place, buffer),
+                Ended::Received(Label::Words(source), buffer) => self.hear(source, &buffer),
+                Ended::Received(Label::Sent, _) => unreachable!("a received buffer was not sent"),
+            }
+        }
+        has_moved
+    }
+
+    fn receive(&mut self, tag: u16, arrived: Arrived) {
+        let Some(group) = self.groups.get_mut(&tag) else { return };
+        let source = group.members.iter().position(|&member| member == arrived.source);
+        let Some(source) = source else { unreachable!("rank {} is not in group {tag}", arrived.source) };
+        let place = group.find(source, arrived.bytes < self.settings.piece_bytes_max);
+        let buffer = self.pool.take(arrived.bytes);
+        self.transfers.receive(&self.library, arrived, buffer, Label::Piece(tag, place));
+    }
+
+    fn deliver(&mut self, tag: u16, place: PlaceOfPiece, buffer: Buffer) {
+        let Some(group) = self.groups.get_mut(&tag) else { return };
+        let Some((owner, letter)) = group.receive(place, buffer) else { return };
+        let Some(exchange) = self.exchanges.get_mut(&owner) else { return };
+        exchange.parts[place.source] = letter;
+        exchange.missing -= 1;
+        if exchange.missing == 0
+            && let Some(exchange) = self.exchanges.remove(&owner)
+        {
+            exchange.answer.give(&self.shared, Ok(exchange.parts));
+        }
+    }
+
+    /// Words of another rank: it leaves, perhaps because some rank, itself or another, has failed.
+    fn hear(&mut self, source: usize, words: &Buffer) {
+        self.others[source] = Presence::Left(0);
+        if words.is_empty() {
+            return;
+        }
+        let (origin, message) = words.bytes().split_at(size_of::<u64>().min(words.len()));
+        let rank = origin.try_into().map_or(source, |origin| u64::from_le_bytes(origin) as usize);
+        let message = String::from_utf8_lossy(message).into_owned();
+        self.shared.fail(Failure { rank, message: message.clone() });
+        for (_, exchange) in std::mem::take(&mut self.exchanges) {
+            let error = CommError::RankFailed { rank, message: message.clone() };
+            exchange.answer.give(&self.shared, Err(error));
+        }
+        if let Some(farewell) = &mut self.farewell {
+            farewell.deadline.get_or_insert(self.library.seconds() + FAREWELL_SECONDS);
+        }
+    }
+
+    /// Ends the exchanges that wait for a rank that has left without sending what they wait for.
+    fn give_up_on_those_who_left(&mut self, has_moved: bool) {
+        let me = self.library.rank();
+        for rank in (0..self.others.len()).filter(|&rank| rank != me) {
+            let Presence::Left(polls) = self.others[rank] else { continue };
+            self.others[rank] = Presence::Left(if has_moved { 0 } else { polls.saturating_add(1) });
+            if polls < POLLS_AFTER_LEAVING {
+                continue;
+            }
+            for group in self.groups.values() {
+                let Some(place) = group.members.iter().position(|&member| member == rank) else { continue };
+                for id in group.waiting_for(place) {
+                    if let Some(exchange) = self.exchanges.remove(&id) {
+                        exchange.answer.give(&self.shared, Err(CommError::RankLeft { rank: place }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells all others that this rank ends, and why.
+    fn leave(&mut self, failure: Option<Failure>) {
+        let words = failure.as_ref().map_or_else(Buffer::new, |failure| {
+            let mut words = (failure.rank as u64).to_le_bytes().to_vec();
+            words.extend_from_slice(failure.message.as_bytes());
+            Buffer::of(&words)
+        });
+        let words = Arc::new(words);
+        let me = self.library.rank();
+        for to in (0..self.library.rank_count()).filter(|&to| to != me) {
+            let whole = 0..words.len();
+            self.transfers.send(&self.library, to, CONTROL, Arc::clone(&words), whole, Label::Sent);
+        }
+        self.others[me] = Presence::Left(0);
+        let failed = failure.is_some() || self.shared.failure().is_some();
+        let deadline = failed.then(|| self.library.seconds() + FAREWELL_SECONDS);
+        self.farewell = Some(Farewell { deadline });
+    }
+}
