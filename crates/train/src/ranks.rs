@@ -66,13 +66,24 @@ impl Ranks<'_> {
             Ranks::One { comm, .. } => {
                 // First of all, for only ranks with the same job come to the same answers.
                 same::compare(*comm, facts)?;
-                check_count(&job.run, comm.rank_count())?;
-                plan.check(&job.run.model)?;
+                self.together(check_count(&job.run, comm.rank_count()))?;
+                self.together(plan.check(&job.run.model).map_err(Into::into))?;
                 let own = memory::of_rank(job, plan, comm.rank());
                 let here = comm.split_by_host()?.all_gather(Buffer::of(&[own]))?;
                 let needed = here.iter().map(|rank| rank.values::<u64>()[0]).sum();
-                together(*comm, memory::check(job, needed).map_err(TrainError::Memory))
+                self.together(memory::check(job, needed).map_err(TrainError::Memory))
             }
+        }
+    }
+
+    /// Where ranks are processes and one has failed, all fail.
+    ///
+    /// # Errors
+    /// The process's own error, or that of the first rank that failed.
+    pub fn together<T>(&self, outcome: Result<T, TrainError>) -> Result<T, TrainError> {
+        match self {
+            Ranks::Threads(_) => outcome,
+            Ranks::One { comm, .. } => together(*comm, outcome),
         }
     }
 

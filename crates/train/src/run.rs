@@ -86,9 +86,7 @@ pub fn train_by(
     observer: &mut dyn Observer,
 ) -> Result<Summary, TrainError> {
     ranks.check(job, plan, &same::facts(job, prepared, plan))?;
-    if prepared.train.row_count() == 0 {
-        return Err(TrainError::NoRows);
-    }
+    ranks.together(if prepared.train.row_count() == 0 { Err(TrainError::NoRows) } else { Ok(()) })?;
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
     ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, tell: &tell }.run())

@@ -9,7 +9,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use campanile_comm::{Buffer, Communicator};
+use campanile_comm::{Buffer, CommError, Communicator};
 use campanile_data::{Dataset, Prepared};
 use campanile_kernels::{Isa, Level};
 use campanile_spec::{Plan, config::Job};
@@ -54,12 +54,15 @@ pub fn compare(comm: &dyn Communicator, facts: &[Fact]) -> Result<(), TrainError
         .collect();
     let told = comm.all_gather(Buffer::of(told.join("\n").as_bytes()))?;
     let ranks: Vec<Told> = told.iter().map(Told::read).collect();
-    for (name, _, cure) in facts {
-        if let Some(odd) = odd_ones(name, &ranks) {
-            return Err(TrainError::Different { odd, cure });
-        }
-    }
-    Ok(())
+    let odd = facts.iter().find_map(|(name, _, cure)| Some((odd_ones(name, &ranks)?, cure)));
+    let Some((Odd { ranks, words }, cure)) = odd else { return Ok(()) };
+    let different = TrainError::Different { odd: words, cure };
+    // It is the odd ones that fail, so that the message comes from there.
+    let mine = if ranks.contains(&comm.rank()) { Err(different.to_string()) } else { Ok(()) };
+    comm.agree(mine).map_err(|error| match error {
+        CommError::RankFailed { .. } => different,
+        error => error.into(),
+    })
 }
 
 /// The fastest level that all ranks have: two processors that differ still give one result.
@@ -94,18 +97,25 @@ impl Told {
     }
 }
 
-/// Who differs from most in one fact, as words; where two values are equally frequent, the lowest rank's is right.
-fn odd_ones(name: &str, ranks: &[Told]) -> Option<String> {
+/// Who differs from most.
+struct Odd {
+    ranks: Vec<usize>,
+    words: String,
+}
+
+/// Who differs from most in one fact; where two values are equally frequent, the lowest rank's is right.
+fn odd_ones(name: &str, ranks: &[Told]) -> Option<Odd> {
     let value = |told: &Told| told.facts.get(name).cloned().unwrap_or_else(|| "nothing".to_owned());
     let values: Vec<String> = ranks.iter().map(value).collect();
     let count = |value: &String| values.iter().filter(|other| *other == value).count();
     let most = values.iter().map(count).max()?;
     let usual = values.iter().find(|value| count(value) == most)?;
-    let odd = ranks.iter().zip(&values).enumerate().filter(|(_, (_, value))| *value != usual);
-    let odd: Vec<String> =
-        odd.map(|(rank, (told, value))| format!("rank {rank} (host {}) has {value}", told.host)).collect();
+    let odd: Vec<usize> = (0..ranks.len()).filter(|&rank| values[rank] != *usual).collect();
+    let one = |&rank: &usize| format!("rank {rank} (host {}) has {}", ranks[rank].host, values[rank]);
+    let words: Vec<String> = odd.iter().map(one).collect();
     let others = if ranks.len() - odd.len() == 1 { "the other has" } else { "the others have" };
-    (!odd.is_empty()).then(|| format!("{name} differs: {}, {others} {usual}", odd.join(", ")))
+    let words = format!("{name} differs: {}, {others} {usual}", words.join(", "));
+    (!odd.is_empty()).then_some(Odd { ranks: odd, words })
 }
 
 #[cfg(test)]
