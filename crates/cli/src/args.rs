@@ -50,6 +50,8 @@ pub enum Command {
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.
     Bench(BenchArguments),
+    /// Start a command on many ranks through mpirun, watch them, and end a job that hangs.
+    Launch(LaunchArguments),
 }
 
 /// `campanile train`.
@@ -154,6 +156,40 @@ pub struct InspectArguments {
     /// Write what is printed as JSON.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+}
+
+/// `campanile launch`.
+///
+/// Starts `mpirun` with this program and the command that follows, and watches the ranks: MPI itself does not notice
+/// a process that was stopped or a host behind a dead link. See docs/cluster.md.
+///
+///   campanile launch -n 8 --hostfile hosts --restarts 2 train job.toml
+#[derive(Debug, Args)]
+pub struct LaunchArguments {
+    /// Number of processes; each is a rank.
+    #[arg(short = 'n', long = "processes", value_name = "N")]
+    pub processes: usize,
+    /// Hosts, one a line: `name slots=2`. Without it, all processes run here.
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// How often a job that lost a rank is started again, from its last checkpoint.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub restarts: u32,
+    /// End the job when a rank has not been heard of for so many seconds.
+    #[arg(long, value_name = "S", default_value_t = 15)]
+    pub silence: u64,
+    /// End the job when no rank has done anything for so many seconds; 0 means never.
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    pub stall: u64,
+    /// The mpirun to use.
+    #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
+    pub mpirun: String,
+    /// More options for mpirun, as one word: --mpirun-options "--mca btl_tcp_if_include eth0".
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    pub mpirun_options: Vec<String>,
+    /// The command to run on every rank, such as `train job.toml`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// `campanile bench`.

@@ -5,6 +5,8 @@ pub mod eval;
 pub mod export;
 pub mod gate;
 pub mod inspect;
+#[cfg(feature = "mpi")]
+mod launch;
 pub mod prep;
 pub mod publish;
 pub mod rollback;
@@ -16,6 +18,16 @@ pub mod verify;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+
+/// `campanile launch`, in a program that has MPI.
+#[cfg(feature = "mpi")]
+pub use self::launch::run as launch;
+
+/// `campanile launch`, in a program that has no MPI.
+#[cfg(not(feature = "mpi"))]
+pub fn launch(_: &crate::args::LaunchArguments) -> Result<()> {
+    anyhow::bail!("this program was built without MPI; build it with `cargo build --release --features mpi`")
+}
 
 /// Writes the report that `--report` asked for.
 pub fn write_report(path: Option<&Path>, report: &serde_json::Value) -> Result<()> {

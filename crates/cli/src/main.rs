@@ -6,7 +6,10 @@
 mod args;
 mod command;
 mod format;
+#[cfg(feature = "mpi")]
+mod heartbeat;
 mod job_file;
+mod place;
 mod progress;
 mod scores_table;
 
@@ -14,28 +17,38 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Arguments, Command};
+use crate::{
+    args::{Arguments, Command},
+    place::{Place, told},
+};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let outcome = match arguments.command {
-        Command::Train(arguments) => command::train::run(&arguments),
-        Command::Eval(arguments) => command::eval::run(&arguments),
-        Command::Prep(arguments) => command::prep::run(&arguments),
+    match arguments.command {
+        Command::Train(arguments) => among_ranks(|place| command::train::run(&arguments, place)),
+        Command::Eval(arguments) => among_ranks(|place| command::eval::run(&arguments, place)),
+        Command::Bench(arguments) => among_ranks(|place| command::bench::run(&arguments, place)),
+        Command::Prep(arguments) => alone("prep", || command::prep::run(&arguments)),
         #[cfg(feature = "serve")]
-        Command::Serve(arguments) => command::serve::run(&arguments),
-        Command::Verify(arguments) => command::verify::run(&arguments),
-        Command::Publish(arguments) => command::publish::run(&arguments),
-        Command::Rollback(arguments) => command::rollback::run(&arguments),
-        Command::Export(arguments) => command::export::run(&arguments),
-        Command::Inspect(arguments) => command::inspect::run(&arguments),
-        Command::Bench(arguments) => command::bench::run(&arguments),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Command::Serve(arguments) => alone("serve", || command::serve::run(&arguments)),
+        Command::Verify(arguments) => alone("verify", || command::verify::run(&arguments)),
+        Command::Publish(arguments) => alone("publish", || command::publish::run(&arguments)),
+        Command::Rollback(arguments) => alone("rollback", || command::rollback::run(&arguments)),
+        Command::Export(arguments) => alone("export", || command::export::run(&arguments)),
+        Command::Inspect(arguments) => alone("inspect", || command::inspect::run(&arguments)),
+        Command::Launch(arguments) => alone("launch", || command::launch(&arguments)),
     }
+}
+
+/// A command that one process or many can run.
+fn among_ranks(command: impl FnOnce(&Place) -> anyhow::Result<()>) -> ExitCode {
+    match Place::find() {
+        Ok(place) => place.run(command),
+        Err(error) => told(Err(error)),
+    }
+}
+
+/// A command that is no rank of a job.
+fn alone(name: &str, command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    told(place::alone(name).and_then(|()| command()))
 }

@@ -8,6 +8,7 @@ const SEVERAL_VERSIONS: &[(&str, &str)] = &[
     ("getrandom", "pulled in by hashing and temporary files of others; small"),
     ("hashbrown", "pulled in by Parquet and by indexmap"),
     ("r-efi", "for UEFI targets only; never built here"),
+    ("shlex", "bindgen, which the feature mpi builds with, is behind"),
     ("syn", "derive macros are moving from 2 to 3"),
     ("windows-sys", "for Windows only"),
     ("windows-targets", "for Windows only"),

@@ -9,7 +9,7 @@ mod workload;
 use std::{sync::Mutex, time::Instant};
 
 use anyhow::{Result, bail};
-use campanile_comm::{Buffer, Communicator, threads};
+use campanile_comm::{Buffer, Communicator};
 use campanile_kernels::Isa;
 use campanile_model::Network;
 use campanile_spec::{Batch, NetworkSpec, Plan, config::Run};
@@ -18,6 +18,7 @@ use campanile_train::{
     clock::{PARTS, Part},
     loader::LocalBatch,
     rank::{RankState, Seat},
+    ranks::Ranks,
     step::{Turn, step},
 };
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ use crate::{
     args::{BenchArch, BenchArguments, BenchConfig, BenchPrecision, BenchWhat, TrainBenchArguments},
     command::write_report,
     format,
+    place::Place,
 };
 
 /// Steps before anything is measured: caches, pages and branch predictors settle.
@@ -43,19 +45,25 @@ struct Round {
 }
 
 /// Runs the command.
-pub fn run(arguments: &BenchArguments) -> Result<()> {
+pub fn run(arguments: &BenchArguments, place: &Place) -> Result<()> {
     match &arguments.what {
-        BenchWhat::Train(arguments) => run_train(arguments),
+        BenchWhat::Train(arguments) => {
+            let threads = place.processes().unwrap_or(arguments.threads);
+            run_train(&TrainBenchArguments { threads, ..arguments.clone() }, place)
+        }
     }
 }
 
-fn run_train(arguments: &TrainBenchArguments) -> Result<()> {
+fn run_train(arguments: &TrainBenchArguments, place: &Place) -> Result<()> {
     if arguments.serve_rounds {
-        return serve_rounds(arguments);
+        return serve_rounds(arguments, place);
     }
     let mut reports = Vec::new();
     for one in if arguments.all { standard(arguments) } else { vec![arguments.clone()] } {
-        reports.push(measure(&one)?);
+        reports.extend(measure(&one, place)?);
+    }
+    if !place.is_first() {
+        return Ok(());
     }
     write_report(arguments.report.as_deref(), &json!({ "command": "bench", "runs": reports }))
 }
@@ -82,26 +90,34 @@ fn standard(arguments: &TrainBenchArguments) -> Vec<TrainBenchArguments> {
     all
 }
 
-fn measure(arguments: &TrainBenchArguments) -> Result<Value> {
+/// Measures one configuration; only the first process has the figures.
+fn measure(arguments: &TrainBenchArguments, place: &Place) -> Result<Option<Value>> {
     let run = checked_run(arguments)?;
-    println!(
-        "{:?} {:?}, {} ids a bag, batch {} in {} grains, {:?}, {} threads, {:?}",
-        arguments.config,
-        arguments.arch,
-        arguments.ids,
-        arguments.batch,
-        run.grain_count,
-        arguments.precision,
-        arguments.threads,
-        Isa::detect().level()
-    );
+    if place.is_first() {
+        println!(
+            "{:?} {:?}, {} ids a bag, batch {} in {} grains, {:?}, {} {}, {:?}",
+            arguments.config,
+            arguments.arch,
+            arguments.ids,
+            arguments.batch,
+            run.grain_count,
+            arguments.precision,
+            arguments.threads,
+            place.rank_noun(arguments.threads),
+            Isa::detect().level()
+        );
+    }
+    let ranks = place.ranks_or_threads(arguments.threads);
     let mut rounds = Vec::new();
     let mut left = Some(arguments.seconds);
     let batches = workload::batches(arguments);
-    train_rounds(arguments.threads, &run, &batches, &mut || left.take(), &mut |round| rounds.push(round))?;
+    train_rounds(ranks, &run, &batches, &mut || left.take(), &mut |round| rounds.push(round))?;
+    if !place.is_first() {
+        return Ok(None);
+    }
     let report = Measured::new(arguments, &run, rounds.first().copied().unwrap_or_default())?;
     report.print();
-    Ok(report.json(arguments, &run))
+    Ok(Some(report.json(arguments, &run)))
 }
 
 /// A round beside the machine's limits, measured right after it.
@@ -198,13 +214,13 @@ impl Measured {
 }
 
 /// The protocol of bench/peers: `ready`, then a line of JSON for each `go SECONDS`.
-fn serve_rounds(arguments: &TrainBenchArguments) -> Result<()> {
+fn serve_rounds(arguments: &TrainBenchArguments, place: &Place) -> Result<()> {
     let run = checked_run(arguments)?;
     let batches = workload::batches(arguments);
     let share = workload::distinct_share(&batches);
     let mut ready = false;
     train_rounds(
-        arguments.threads,
+        place.ranks_or_threads(arguments.threads),
         &run,
         &batches,
         &mut || {
@@ -250,14 +266,15 @@ fn checked_run(arguments: &TrainBenchArguments) -> Result<Run> {
 
 /// Trains in rounds: `next` says how many seconds the next one is to take about, or that there is none.
 fn train_rounds(
-    threads: usize,
+    ranks: Ranks<'_>,
     run: &Run,
     batches: &[Batch],
     next: &mut (dyn FnMut() -> Option<f64> + Send),
     done: &mut (dyn FnMut(Round) + Send),
 ) -> Result<()> {
     let control = Mutex::new((next, done));
-    threads::run(threads, |comm| -> Result<(), TrainError> {
+    let are_processes = matches!(ranks, Ranks::One { .. });
+    ranks.run(|comm, _| -> Result<(), TrainError> {
         let plan = Plan::balanced(&run.model, comm.rank_count());
         let seat = Seat { plan: &plan, rank: comm.rank(), chunks: 1, isa: Isa::detect() };
         let mut state = RankState::new(run, seat)?;
@@ -289,7 +306,11 @@ fn train_rounds(
             if steps == 0 {
                 return Ok(());
             }
-            let round = timed_steps(comm, &mut state, &local, &mut steps_done, steps)?;
+            let mut round = timed_steps(comm, &mut state, &local, &mut steps_done, steps)?;
+            if are_processes {
+                let all = comm.all_gather(Buffer::of(&[round.cpu_seconds]))?;
+                round.cpu_seconds = all.iter().map(|rank| rank.values::<f64>()[0]).sum();
+            }
             step_seconds = round.wall_seconds / steps as f64;
             if comm.rank() == 0 {
                 (control.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1)(round);

@@ -1,27 +1,24 @@
 //! `campanile eval`: a checkpoint judged on a split.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
-use campanile_train::{ranks::Ranks, resume, run::judge};
+use campanile_spec::config::Job;
+use campanile_train::{resume, run::judge};
 use serde_json::json;
 
 use crate::{
     args::{EvalArguments, SplitName},
     command::{inspect::newest_checkpoint, prep, write_report},
     format, job_file,
+    place::Place,
     scores_table::scores_table,
 };
 
 /// Runs the command.
-pub fn run(arguments: &EvalArguments) -> Result<()> {
-    let mut job = job_file::read(&arguments.job)?;
-    if let Some(threads) = arguments.threads {
-        job.process.threads = threads;
-    }
-    let place = arguments.checkpoint.clone().unwrap_or_else(|| resume::directory(&job));
-    let found = newest_checkpoint(&place)?.with_context(|| {
-        format!("{} holds no checkpoint; train first, or name one with --checkpoint", place.display())
-    })?;
-    let prepared = prep::prepared(&job, false)?;
+pub fn run(arguments: &EvalArguments, place: &Place) -> Result<()> {
+    let (job, found) = place.together(job_and_checkpoint(arguments, place))?;
+    let prepared = place.first_then_others(|| prep::prepared(&job, !place.is_first(), place.pulse()))?;
     let (name, dataset) = match arguments.split {
         SplitName::Train => ("train", Some(&prepared.train)),
         SplitName::Valid => ("valid", prepared.valid.as_ref()),
@@ -30,7 +27,10 @@ pub fn run(arguments: &EvalArguments) -> Result<()> {
     let Some(dataset) = dataset else {
         bail!("the job has no {name} split; see [run.data.split], or choose another with --split");
     };
-    let scores = judge(&job, &prepared, dataset, Ranks::threads_for(&job)?, &found)?;
+    let scores = judge(&job, &prepared, dataset, place.ranks(&job)?, &found)?;
+    if !place.is_first() {
+        return Ok(());
+    }
     println!("{} on {} rows of the {name} split", found.display(), format::count(dataset.row_count()));
     print!("{}", scores_table(&[(name, &scores)]));
     write_report(
@@ -43,4 +43,18 @@ pub fn run(arguments: &EvalArguments) -> Result<()> {
             "evaluation": { name: { "tasks": scores } },
         }),
     )
+}
+
+/// The job with what the flags change, and the checkpoint to judge.
+fn job_and_checkpoint(arguments: &EvalArguments, place: &Place) -> Result<(Job, PathBuf)> {
+    let mut job = job_file::read(&arguments.job)?;
+    if let Some(threads) = arguments.threads {
+        place.refuse_threads()?;
+        job.process.threads = threads;
+    }
+    let directory = arguments.checkpoint.clone().unwrap_or_else(|| resume::directory(&job));
+    let found = newest_checkpoint(&directory)?.with_context(|| {
+        format!("{} holds no checkpoint; train first, or name one with --checkpoint", directory.display())
+    })?;
+    Ok((job, found))
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use campanile_data::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
 use campanile_spec::config::Job;
+use campanile_train::ranks::Pulse;
 use serde_json::json;
 
 use crate::{args::PrepArguments, command::write_report, format, job_file, progress::Progress};
@@ -10,7 +11,7 @@ use crate::{args::PrepArguments, command::write_report, format, job_file, progre
 /// Runs the command.
 pub fn run(arguments: &PrepArguments) -> Result<()> {
     let job = job_file::read(&arguments.job)?;
-    let prepared = prepared(&job, arguments.quiet)?;
+    let prepared = prepared(&job, arguments.quiet, &Pulse::default())?;
     let rows =
         |dataset: Option<&campanile_data::Dataset>| dataset.map_or(0, campanile_data::Dataset::row_count);
     let (train, valid, test) =
@@ -35,7 +36,8 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
 }
 
 /// Packs the job's data, or finds it packed, and says what was left out.
-pub fn prepared(job: &Job, quiet: bool) -> Result<Prepared> {
+pub fn prepared(job: &Job, quiet: bool, pulse: &Pulse) -> Result<Prepared> {
+    pulse.enter("prep");
     let options = PrepOptions {
         memory_mib: job.process.prep_memory_mib,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -43,6 +45,7 @@ pub fn prepared(job: &Job, quiet: bool) -> Result<Prepared> {
     };
     let mut progress: Option<(u32, Progress)> = None;
     let mut show = |state: PrepProgress| {
+        pulse.beat();
         if progress.as_ref().is_none_or(|(pass, _)| *pass != state.pass) {
             let task = match state.phase {
                 PrepPhase::Count => "count",

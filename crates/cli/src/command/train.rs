@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use campanile_spec::config::Job;
 use campanile_train::{
     observe::{Event, Observer, Started},
-    ranks::Ranks,
     resume,
     run::{Summary, train},
     scores::TaskScores,
@@ -17,32 +16,23 @@ use crate::{
     args::TrainArguments,
     command::{prep, write_report},
     format, job_file,
+    place::Place,
     progress::Progress,
     scores_table::scores_table,
 };
 
 /// Runs the command.
-pub fn run(arguments: &TrainArguments) -> Result<()> {
-    let mut job = job_file::read(&arguments.job)?;
-    if let Some(threads) = arguments.threads {
-        job.process.threads = threads;
-    }
-    if let Some(output) = &arguments.output {
-        job.process.output_dir.clone_from(output);
-    }
-    let output = job.process.output_dir.clone();
-    if arguments.fresh {
-        remove_earlier(&job)?;
-    }
-    std::fs::create_dir_all(&output)
-        .with_context(|| format!("cannot make the directory {}", output.display()))?;
-    let effective = output.join("job.toml");
-    std::fs::write(&effective, job.effective_toml())
-        .with_context(|| format!("cannot write {}", effective.display()))?;
-    let prepared = prep::prepared(&job, arguments.quiet)?;
-    let mut watcher = Watcher::new(&job, arguments.quiet);
-    let summary = train(&job, &prepared, Ranks::threads_for(&job)?, &mut watcher)?;
+pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
+    let job = place.together(job_of(arguments, place))?;
+    place.only_first(|| make_output(&job, arguments.fresh))?;
+    let quiet = arguments.quiet || !place.is_first();
+    let prepared = place.first_then_others(|| prep::prepared(&job, quiet, place.pulse()))?;
+    let mut watcher = Watcher::new(&job, quiet, place);
+    let summary = train(&job, &prepared, place.ranks(&job)?, &mut watcher)?;
     watcher.end();
+    if !place.is_first() {
+        return Ok(());
+    }
     if !arguments.quiet {
         print_summary(&summary, &job, &arguments.job);
     }
@@ -70,6 +60,32 @@ pub fn run(arguments: &TrainArguments) -> Result<()> {
     )
 }
 
+/// The job with what the flags change.
+fn job_of(arguments: &TrainArguments, place: &Place) -> Result<Job> {
+    let mut job = job_file::read(&arguments.job)?;
+    if let Some(threads) = arguments.threads {
+        place.refuse_threads()?;
+        job.process.threads = threads;
+    }
+    if let Some(output) = &arguments.output {
+        job.process.output_dir.clone_from(output);
+    }
+    Ok(job)
+}
+
+/// Makes the output directory, with the effective job in it.
+fn make_output(job: &Job, is_fresh: bool) -> Result<()> {
+    let output = &job.process.output_dir;
+    if is_fresh {
+        remove_earlier(job)?;
+    }
+    std::fs::create_dir_all(output)
+        .with_context(|| format!("cannot make the directory {}", output.display()))?;
+    let effective = output.join("job.toml");
+    std::fs::write(&effective, job.effective_toml())
+        .with_context(|| format!("cannot write {}", effective.display()))
+}
+
 fn remove_earlier(job: &Job) -> Result<()> {
     let output = &job.process.output_dir;
     for (path, is_directory) in
@@ -85,17 +101,18 @@ fn remove_earlier(job: &Job) -> Result<()> {
 }
 
 /// Shows the run while it goes on.
-struct Watcher {
+struct Watcher<'a> {
     progress: Option<Progress>,
     quiet: bool,
+    place: &'a Place,
     started: Started,
     output: String,
 }
 
-impl Watcher {
-    fn new(job: &Job, quiet: bool) -> Watcher {
+impl Watcher<'_> {
+    fn new<'a>(job: &Job, quiet: bool, place: &'a Place) -> Watcher<'a> {
         let output = job.process.output_dir.display().to_string();
-        Watcher { progress: None, quiet, started: Started::default(), output }
+        Watcher { progress: None, quiet, place, started: Started::default(), output }
     }
 
     fn end(&mut self) {
@@ -114,7 +131,7 @@ impl Watcher {
             format::bytes(started.table_bytes),
             format::count(started.dense_parameters as u64),
             started.rank_count,
-            if started.rank_count == 1 { "thread" } else { "threads" },
+            self.place.rank_noun(started.rank_count),
             started.level,
         ));
         if started.first_step > 0 {
@@ -126,7 +143,7 @@ impl Watcher {
     }
 }
 
-impl Observer for Watcher {
+impl Observer for Watcher<'_> {
     fn observe(&mut self, event: &Event<'_>) {
         if let Event::Started(started) = event {
             return self.start(started);
