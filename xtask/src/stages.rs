@@ -22,7 +22,7 @@ struct Need {
     advice: &'static str,
 }
 
-/// Add here what a later room needs (an MPI library, a server): one line a tool.
+/// Add here what a later room needs (a server, say): one line a tool.
 const NEEDS: &[Need] = &[
     Need {
         what: "a C linker",
@@ -47,6 +47,31 @@ const NEEDS: &[Need] = &[
         probe: "python3 xtask/python/environment.py --check",
         install: Some("python3 xtask/python/environment.py"),
         advice: "install Python 3 with venv (`apt install python3-venv`) and let pip reach its index, then run `python3 xtask/python/environment.py`",
+    },
+    Need {
+        what: "an MPI library with its headers",
+        probe: "mpicc --version && mpirun --version",
+        install: Some(
+            "[ $(id -u) = 0 ] && apt-get update -qq && \
+             apt-get install -y --no-install-recommends openmpi-bin libopenmpi-dev",
+        ),
+        advice: "run `apt install openmpi-bin libopenmpi-dev`",
+    },
+    Need {
+        what: "libclang, which reads MPI's headers",
+        probe: "ls /usr/lib/llvm*/lib/libclang*.so* /usr/lib*/libclang.so* 2>/dev/null | grep -q libclang",
+        install: Some(
+            "[ $(id -u) = 0 ] && apt-get update -qq && \
+             apt-get install -y --no-install-recommends libclang-dev clang",
+        ),
+        advice: "run `apt install libclang-dev clang`",
+    },
+    Need {
+        what: "iproute2, for tests on several hosts",
+        // Not everybody may make network namespaces; the test says so where it cannot.
+        probe: "ip -V && tc -V || [ $(id -u) != 0 ]",
+        install: Some("apt-get update -qq && apt-get install -y --no-install-recommends iproute2"),
+        advice: "run `apt install iproute2`",
     },
 ];
 
@@ -110,8 +135,13 @@ pub fn run_all(root: &Path) -> Result<()> {
 
 /// Checks that something is there, and brings it when that can be done without asking.
 fn provide(root: &Path, need: &Need) -> Result<()> {
+    let shell = |words: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", words]).current_dir(root);
+        command
+    };
     let succeeds = |words: &str| {
-        let status = command(root, words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let status = shell(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     };
     if succeeds(need.probe) {
@@ -119,7 +149,7 @@ fn provide(root: &Path, need: &Need) -> Result<()> {
     }
     if let Some(install) = need.install {
         println!("==> {} is missing: {}", need.what, install);
-        if command(root, install).status().is_ok_and(|status| status.success()) && succeeds(need.probe) {
+        if shell(install).status().is_ok_and(|status| status.success()) && succeeds(need.probe) {
             return Ok(());
         }
     }

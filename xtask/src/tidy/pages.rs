@@ -5,7 +5,8 @@ use std::path::Path;
 use super::File;
 
 /// Folders at the root; a word in backticks that begins with one is a path.
-const FOLDERS: &[&str] = &["crates/", "docs/", "examples/", "bench/", "xtask/", ".ci/", ".cargo/"];
+const FOLDERS: &[&str] =
+    &["crates/", "docs/", "examples/", "bench/", "testbed/", "xtask/", ".ci/", ".cargo/"];
 
 /// Checks one file.
 pub fn complaints(root: &Path, file: &File) -> Vec<String> {

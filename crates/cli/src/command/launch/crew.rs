@@ -307,7 +307,7 @@ mod tests {
         let limits = Limits { silence: HOUR, stall: Duration::from_nanos(1), start: HOUR };
         let words = trouble(limits, [true, false]);
         assert!(words.contains("nothing has moved") && words.contains("(rank 1 (host red"), "{words}");
-        let limits = Limits { silence: HOUR, stall: HOUR, start: Duration::ZERO };
-        assert!(trouble(limits, [true; 2]).starts_with("rank 0, 1 has not started"));
+        let (mut crew, listener) = crew(Limits { silence: HOUR, stall: HOUR, start: Duration::ZERO });
+        assert_eq!(crew.look(&listener).unwrap(), "rank 0, 1 has not started within 0 s: ended");
     }
 }
