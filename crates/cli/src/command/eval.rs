@@ -18,7 +18,8 @@ use crate::{
 /// Runs the command.
 pub fn run(arguments: &EvalArguments, place: &Place) -> Result<()> {
     let (job, found) = place.together(job_and_checkpoint(arguments, place))?;
-    let prepared = place.first_then_others(|| prep::prepared(&job, !place.is_first(), place.pulse()))?;
+    let prepared =
+        place.first_then_others(|| prep::prepared_with_pulse(&job, !place.is_first(), place.pulse()))?;
     let (name, dataset) = match arguments.split {
         SplitName::Train => ("train", Some(&prepared.train)),
         SplitName::Valid => ("valid", prepared.valid.as_ref()),

@@ -11,7 +11,7 @@ use crate::{args::PrepArguments, command::write_report, format, job_file, progre
 /// Runs the command.
 pub fn run(arguments: &PrepArguments) -> Result<()> {
     let job = job_file::read(&arguments.job)?;
-    let prepared = prepared(&job, arguments.quiet, &Pulse::default())?;
+    let prepared = prepared(&job, arguments.quiet)?;
     let rows =
         |dataset: Option<&campanile_data::Dataset>| dataset.map_or(0, campanile_data::Dataset::row_count);
     let (train, valid, test) =
@@ -36,7 +36,12 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
 }
 
 /// Packs the job's data, or finds it packed, and says what was left out.
-pub fn prepared(job: &Job, quiet: bool, pulse: &Pulse) -> Result<Prepared> {
+pub fn prepared(job: &Job, quiet: bool) -> Result<Prepared> {
+    prepared_with_pulse(job, quiet, &Pulse::default())
+}
+
+/// The same, with somebody who watches whether it moves.
+pub fn prepared_with_pulse(job: &Job, quiet: bool, pulse: &Pulse) -> Result<Prepared> {
     pulse.enter("prep");
     let options = PrepOptions {
         memory_mib: job.process.prep_memory_mib,

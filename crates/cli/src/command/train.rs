@@ -26,7 +26,7 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     let job = place.together(job_of(arguments, place))?;
     place.only_first(|| make_output(&job, arguments.fresh))?;
     let quiet = arguments.quiet || !place.is_first();
-    let prepared = place.first_then_others(|| prep::prepared(&job, quiet, place.pulse()))?;
+    let prepared = place.first_then_others(|| prep::prepared_with_pulse(&job, quiet, place.pulse()))?;
     let mut watcher = Watcher::new(&job, quiet, place);
     let summary = train(&job, &prepared, place.ranks(&job)?, &mut watcher)?;
     watcher.end();
