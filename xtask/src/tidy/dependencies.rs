@@ -7,6 +7,7 @@ const SEVERAL_VERSIONS: &[(&str, &str)] = &[
     ("foldhash", "comes with each of the two releases of hashbrown"),
     ("getrandom", "pulled in by hashing and temporary files of others; small"),
     ("hashbrown", "pulled in by Parquet and by indexmap"),
+    ("itertools", "bindgen, which the feature mpi builds with, is behind"),
     ("r-efi", "for UEFI targets only; never built here"),
     ("shlex", "bindgen, which the feature mpi builds with, is behind"),
     ("syn", "derive macros are moving from 2 to 3"),
