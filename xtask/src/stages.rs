@@ -58,6 +58,15 @@ const NEEDS: &[Need] = &[
         advice: "run `apt install openmpi-bin libopenmpi-dev`",
     },
     Need {
+        what: "a NATS server, for the event log on JetStream",
+        probe: "nats-server --version",
+        install: Some(
+            "[ $(id -u) = 0 ] && apt-get update -qq && \
+             apt-get install -y --no-install-recommends nats-server",
+        ),
+        advice: "run `apt install nats-server`",
+    },
+    Need {
         what: "libclang, which reads MPI's headers",
         probe: "ls /usr/lib/llvm*/lib/libclang*.so* /usr/lib*/libclang.so* 2>/dev/null | grep -q libclang",
         install: Some(

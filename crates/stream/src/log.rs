@@ -1,7 +1,7 @@
 //! The event log: what every backend can do, and how records are numbered.
 //!
-//! The embedded backend is a [directory of segments](directory::DirectoryLog). Every backend passes one suite of
-//! tests (`tests/log.rs`).
+//! The embedded backend is a [directory of segments](directory::DirectoryLog); with the feature `nats` there is also
+//! one on NATS JetStream. Every backend passes one suite of tests (`tests/log.rs`).
 //!
 //! ```text
 //!   topic "impressions"
@@ -12,6 +12,8 @@
 
 mod cursors;
 pub mod directory;
+#[cfg(feature = "nats")]
+pub mod jetstream;
 mod partition;
 mod segment;
 
@@ -95,6 +97,22 @@ impl Records {
     pub fn truncate(&mut self, count: usize) {
         self.entries.truncate(count);
         self.payload_bytes = self.entries.iter().map(|entry| entry.payload.len()).sum();
+    }
+
+    /// Adds a record.
+    #[cfg(feature = "nats")]
+    fn push(&mut self, offset: Offset, time_ms: u64, payload: &[u8]) {
+        self.bytes.truncate(self.filled);
+        self.bytes.extend_from_slice(payload);
+        let start = self.filled;
+        self.filled = self.bytes.len();
+        self.payload_bytes += payload.len();
+        self.entries.push(Entry { offset, time_ms, payload: start..self.filled });
+    }
+
+    /// Whether a read with this limit is to stop.
+    fn is_full(&self, limit: Limit) -> bool {
+        !self.is_empty() && (self.len() >= limit.records.max(1) || self.payload_bytes >= limit.bytes)
     }
 
     fn clear(&mut self) {
@@ -235,6 +253,16 @@ pub enum LogError {
         offset: Offset,
         /// The oldest that is there.
         start: Offset,
+    },
+    /// A server refused, or cannot be reached.
+    #[error("cannot {action} {url}: {problem}")]
+    Remote {
+        /// The server.
+        url: String,
+        /// What was tried.
+        action: &'static str,
+        /// What it said.
+        problem: String,
     },
     /// A payload that is too long.
     #[error("a payload of {bytes} bytes is above the limit of {PAYLOAD_BYTES_MAX}; cut it up")]

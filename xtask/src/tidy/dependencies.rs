@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 /// Crates that may stand in the tree in several versions, and why.
 const SEVERAL_VERSIONS: &[(&str, &str)] = &[
+    ("cpufeatures", "the keys of NATS, which the feature nats needs, are behind"),
     ("foldhash", "comes with each of the two releases of hashbrown"),
     ("getrandom", "pulled in by hashing and temporary files of others; small"),
     ("hashbrown", "pulled in by Parquet and by indexmap"),
     ("itertools", "bindgen, which the feature mpi builds with, is behind"),
     ("r-efi", "for UEFI targets only; never built here"),
+    ("rand", "the keys of NATS, which the feature nats needs, are behind"),
+    ("rand_core", "comes with each of the two releases of rand"),
     ("shlex", "bindgen, which the feature mpi builds with, is behind"),
     ("syn", "derive macros are moving from 2 to 3"),
     ("windows-sys", "for Windows only"),

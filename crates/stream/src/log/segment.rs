@@ -101,8 +101,7 @@ impl Walk {
     pub fn take(&mut self, limit: Limit, out: &mut Records) -> Result<Stop, LogError> {
         let (first, first_byte) = (out.filled, self.byte);
         loop {
-            let full = out.entries.len() >= limit.records.max(1) || out.payload_bytes >= limit.bytes;
-            if full && !out.entries.is_empty() {
+            if out.is_full(limit) {
                 return Ok(Stop::Limit);
             }
             // Where the next record stands in `out`, of which bytes up to `there` have been read.
