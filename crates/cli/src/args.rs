@@ -137,6 +137,9 @@ pub struct VerifyArguments {
     /// Steps to train in each way, or as many as the data has.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub steps: u64,
+    /// Leave out the ways whose ranks are processes started by MPI.
+    #[arg(long)]
+    pub threads_only: bool,
     /// Write the table as JSON.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

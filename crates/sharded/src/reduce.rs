@@ -36,15 +36,6 @@ impl Reduction {
         Reduction { parameter_count, rank_count, weights: parts.clone(), parts }
     }
 
-    /// Replaces this rank's slice of `gradient` by the sum over all ranks; the rest keeps the rank's own part.
-    ///
-    /// # Errors
-    /// When a rank has left.
-    pub fn sum_slice(&mut self, comm: &dyn Communicator, gradient: &mut [f32]) -> Result<(), CommError> {
-        let pending = self.start_sum(comm, gradient)?;
-        self.finish_sum(comm, pending, gradient)
-    }
-
     /// Starts to send the other ranks their slices of `gradient`, which may not change until the sum is finished.
     ///
     /// # Errors
@@ -69,7 +60,8 @@ impl Reduction {
         comm.start_all_to_all(parts).map(Some)
     }
 
-    /// Waits for the slices of the others and adds them to this rank's, along the tree.
+    /// Waits for the slices of the others and adds them to this rank's, along the tree; the rest of `gradient` keeps
+    /// the rank's own part.
     ///
     /// # Errors
     /// When a rank has left.
@@ -109,14 +101,18 @@ impl Reduction {
         slice_of(self.parameter_count, rank, self.rank_count)
     }
 
-    /// Gives every rank the slices of `weights` that the others have updated.
+    /// Starts to give every other rank the slice of `weights` that this one has updated.
     ///
     /// # Errors
     /// When a rank has left.
-    pub fn gather_slices(&mut self, comm: &dyn Communicator, weights: &mut [f32]) -> Result<(), CommError> {
+    pub fn start_gather<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        weights: &[f32],
+    ) -> Result<Option<Pending<'c>>, CommError> {
         assert_eq!(weights.len(), self.parameter_count);
         if self.rank_count == 1 {
-            return Ok(());
+            return Ok(None);
         }
         let mut parts = take(&mut self.weights);
         let own = &weights[self.slice(comm.rank())];
@@ -126,10 +122,24 @@ impl Reduction {
                 part.values_mut().copy_from_slice(own);
             }
         }
-        self.weights = comm.all_to_all(parts)?;
+        comm.start_all_to_all(parts).map(Some)
+    }
+
+    /// Waits for the slices that the others have updated, and puts them into `weights`.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn finish_gather(
+        &mut self,
+        comm: &dyn Communicator,
+        pending: Option<Pending<'_>>,
+        weights: &mut [f32],
+    ) -> Result<(), CommError> {
+        let Some(pending) = pending else { return Ok(()) };
+        self.weights = pending.wait()?;
         for (rank, part) in self.weights.iter().enumerate() {
             if rank != comm.rank() {
-                weights[slice_of(self.parameter_count, rank, self.rank_count)].copy_from_slice(part.values());
+                weights[self.slice(rank)].copy_from_slice(part.values());
             }
         }
         Ok(())
@@ -179,8 +189,10 @@ mod tests {
                 let each = 8 / ranks;
                 let mut values = tree(me.rank() * each..(me.rank() + 1) * each, length);
                 let mut reduction = Reduction::new(length, ranks);
-                reduction.sum_slice(me, &mut values)?;
-                reduction.gather_slices(me, &mut values)?;
+                let pending = reduction.start_sum(me, &values)?;
+                reduction.finish_sum(me, pending, &mut values)?;
+                let pending = reduction.start_gather(me, &values)?;
+                reduction.finish_gather(me, pending, &mut values)?;
                 Ok(values)
             });
             for sum in sums.unwrap() {

@@ -23,6 +23,7 @@ use crate::{
     clock::{Part, Timings},
     gradient_tree::{GradientTree, Onto},
     loader::LocalBatch,
+    step::Carry,
 };
 
 /// Weights, tables, optimizer state and working memory of one rank.
@@ -75,7 +76,7 @@ pub struct Seat<'a> {
 
 /// Chunks of a rank's samples in a pipeline: the first one's vectors and the last one's gradients travel while
 /// nothing computes, so more are better, until messages become too small to fill the line.
-pub const PIPELINE_CHUNKS: usize = 4;
+pub const PIPELINE_CHUNKS: usize = 8;
 
 impl RankState {
     /// The state before the first step.
@@ -169,6 +170,18 @@ impl RankState {
             let pooled = &self.exchange.pooled()[from * width..][..count * width];
             self.network.forward(&mut self.workspace, &self.parameters, count, dense, pooled);
             self.logits[from * tasks..][..count * tasks].copy_from_slice(self.workspace.logits(count));
+        }
+        Ok(())
+    }
+
+    /// Waits for what the last step left on its way, so that the dense weights are whole.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn settle(&mut self, comm: &dyn Communicator, carry: &mut Carry<'_>) -> Result<(), TrainError> {
+        if let Some(weights) = carry.weights.take() {
+            self.timings.start(Part::Dense);
+            self.reduction.finish_gather(comm, Some(weights), &mut self.parameters)?;
         }
         Ok(())
     }

@@ -86,6 +86,12 @@ impl<'a> Checkpoints<'a> {
         Ok(step)
     }
 
+    /// Whether a checkpoint begins after step `done`; the dense weights must be whole then.
+    pub fn is_due(&self, done: u64, last: u64) -> bool {
+        let every = self.job.process.checkpoint_every_steps;
+        every > 0 && done.is_multiple_of(every) && done < last
+    }
+
     /// Does a checkpoint's share of work between two steps: begins one when it is due, copies some rows of the
     /// one under way, publishes it when all ranks have written theirs. Says which was published, if one was.
     ///
@@ -99,8 +105,7 @@ impl<'a> Checkpoints<'a> {
         done: u64,
         last: u64,
     ) -> Result<Option<(u64, PathBuf)>, TrainError> {
-        let every = self.job.process.checkpoint_every_steps;
-        let due = every > 0 && done.is_multiple_of(every) && done < last;
+        let due = self.is_due(done, last);
         let mut published = None;
         if let Some(under_way) = &mut self.under_way {
             let progress = under_way.sweep.advance(&mut state.tables);

@@ -31,7 +31,7 @@ use crate::{
     resume::{self, Checkpoints},
     same,
     scores::{Scores, TaskScores},
-    step::{Turn, step},
+    step::{Carry, Turn, step},
 };
 
 /// What to do when ranks see different checkpoints.
@@ -162,7 +162,7 @@ impl Trainer<'_> {
         let mut samples = 0;
         // What rank 0 met after a step; it goes to all ranks with the next ids.
         let mut trouble = Ok(());
-        let mut ahead = None;
+        let (mut ahead, mut carry) = (None, Carry::default());
         for number in steps {
             let done = number + 1;
             let looks = run.evaluate.every_steps > 0 && done % run.evaluate.every_steps == 0 && done < last;
@@ -178,7 +178,7 @@ impl Trainer<'_> {
                 next = Some(if comm.rank_count() == 1 { Ok(read?) } else { read });
             }
             let words = next.as_ref().map(|next| next.as_ref().map_err(ToString::to_string));
-            step(comm, state, Turn { number, batch: &batch, next: words })?;
+            step(comm, state, &mut carry, Turn { number, batch: &batch, next: words })?;
             ahead = next.and_then(Result::ok);
             state.timings.start(Part::Rest);
             samples += batch.global_count as u64;
@@ -187,6 +187,9 @@ impl Trainer<'_> {
             self.pulse.at_step(done);
             scores.add(&predictions);
             trouble = trouble.and(scores.check_finite(number));
+            if checkpoints.is_due(done, last) {
+                state.settle(comm, &mut carry)?;
+            }
             let published = checkpoints.after_step(comm, state, (scores, &trouble), done, last)?;
             published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
             if comm.rank() == 0 {

@@ -1,6 +1,6 @@
 //! One training step: everything that happens to a batch, in order.
 
-use campanile_comm::Communicator;
+use campanile_comm::{Communicator, Pending};
 use campanile_tables::UpdateStep;
 
 use crate::{TrainError, clock::Part, loader::LocalBatch, rank::RankState};
@@ -25,20 +25,32 @@ pub struct Turn<'a> {
     pub next: Option<Result<&'a LocalBatch, String>>,
 }
 
+/// What is still on its way after a step; [`RankState::settle`] waits for it.
+#[derive(Default)]
+pub struct Carry<'c> {
+    /// The slices of the dense weights that other ranks have updated.
+    pub(crate) weights: Option<Pending<'c>>,
+}
+
 /// One training step. `state.logits()` then has this rank's logits as they were before the update.
 ///
-/// A failure on any rank travels with the messages, so each `?` leaves on all ranks at once.
+/// With a batch to look ahead to, the new dense weights are left on their way in `carry`: the next step waits for them
+/// only when it needs them, and whoever else reads the weights settles first. A failure on any rank travels with the
+/// messages, so each `?` leaves on all ranks at once.
 ///
 /// # Errors
 /// When any rank fails.
-pub fn step(
-    comm: &dyn Communicator,
+pub fn step<'c>(
+    comm: &'c dyn Communicator,
     state: &mut RankState,
+    carry: &mut Carry<'c>,
     turn: Turn<'_>,
 ) -> Result<StepReport, TrainError> {
+    let looks_ahead = turn.next.is_some();
     state.take_up(comm, turn.batch)?; // unless its ids came during the last step
     let vectors = state.start_vectors(comm)?;
     let ids = state.start_ids(comm, turn.next)?;
+    state.settle(comm, carry)?;
     state.timings.start(Part::Pack);
     state.network.prepare(&state.parameters);
     // Grain by grain, each chunk's vectors waited for and its gradients sent; leaves logits and this rank's node
@@ -60,7 +72,10 @@ pub fn step(
     state.reduction.finish_sum(comm, sum, state.gradient.sum_mut())?;
     let clip = state.clip_factor(comm)?;
     state.update_dense(turn.number, clip);
-    state.reduction.gather_slices(comm, &mut state.parameters)?;
+    carry.weights = state.reduction.start_gather(comm, &state.parameters)?;
+    if !looks_ahead {
+        state.settle(comm, carry)?;
+    }
     state.timings.stop();
     Ok(StepReport { ids: touched.ids_seen, unique_rows: touched.rows_touched })
 }

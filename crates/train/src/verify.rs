@@ -14,7 +14,7 @@ use campanile_spec::{
     ModelSpec, Placement, Plan, Returns,
     config::{ExchangeFormat, Job, Pipeline, WireFormat},
 };
-use campanile_tables::checkpoint::Checkpoint;
+use campanile_tables::checkpoint::{self, Checkpoint};
 use serde_json::Value;
 
 use crate::{
@@ -85,6 +85,8 @@ impl Tables {
 pub struct Way {
     /// Ranks.
     pub ranks: usize,
+    /// Whether ranks are processes, which the caller starts; else threads.
+    pub processes: bool,
     /// Where tables live.
     pub tables: Tables,
     /// Whether ranks compute while vectors travel.
@@ -99,6 +101,9 @@ impl Way {
     /// In words, without the number of ranks.
     pub fn words(&self) -> String {
         let mut words = vec![self.tables.name()];
+        if self.processes {
+            words.push("processes");
+        }
         if self.pipelined {
             words.push("pipelined");
         }
@@ -110,7 +115,8 @@ impl Way {
 }
 
 /// The ways to try for some numbers of ranks, by group. The first of a group is what the others are held to.
-pub fn ways(job: &Job, rank_counts: &[usize]) -> Vec<Vec<Way>> {
+/// `processes`: whether ranks can be processes here.
+pub fn ways(job: &Job, rank_counts: &[usize], processes: bool) -> Vec<Vec<Way>> {
     let as_job = job.run.exchange;
     let other = ExchangeFormat { forward: WireFormat::F16, backward: WireFormat::Bf16 };
     let exact = ExchangeFormat::default();
@@ -118,7 +124,14 @@ pub fn ways(job: &Job, rank_counts: &[usize]) -> Vec<Vec<Way>> {
     let of = |exchange, all: bool| {
         let mut ways = Vec::new();
         for &ranks in rank_counts {
-            let way = |tables| Way { ranks, tables, pipelined: false, interrupted: false, exchange };
+            let way = |tables| Way {
+                ranks,
+                processes: false,
+                tables,
+                pipelined: false,
+                interrupted: false,
+                exchange,
+            };
             let mut plans: Vec<Plan> = Vec::new();
             for tables in Tables::ALL {
                 let plan = tables.plan(&job.run.model, ranks);
@@ -137,6 +150,14 @@ pub fn ways(job: &Job, rank_counts: &[usize]) -> Vec<Vec<Way>> {
                     ways.push(Way { pipelined: true, ..way(Tables::Rows) });
                 }
                 ways.push(Way { interrupted: true, ..way(Tables::Whole) });
+            }
+            if processes && ranks > 1 {
+                let process = |tables, pipelined| Way { processes: true, pipelined, ..way(tables) };
+                ways.push(process(Tables::Whole, false));
+                ways.push(process(Tables::Whole, true));
+                if all {
+                    ways.push(Way { interrupted: true, ..process(Tables::Whole, true) });
+                }
             }
         }
         ways
@@ -173,7 +194,7 @@ pub fn job_of(job: &Job, way: &Way, steps: u64, directory: &Path) -> Job {
     job
 }
 
-/// Trains `steps` steps in one way on threads, into `directory`.
+/// Trains `steps` steps in one way, into `directory`. `start` trains a job by a plan on ranks that are processes.
 ///
 /// # Errors
 /// When training fails.
@@ -181,8 +202,8 @@ pub fn prove(
     job: &Job,
     prepared: &Prepared,
     way: &Way,
-    steps: u64,
-    directory: &Path,
+    (steps, directory): (u64, &Path),
+    start: &dyn Fn(&Job, &Plan) -> Result<(), TrainError>,
 ) -> Result<Proof, TrainError> {
     let made = std::fs::create_dir_all(directory);
     made.map_err(|source| TrainError::Output { path: directory.to_owned(), source })?;
@@ -195,8 +216,14 @@ pub fn prove(
         let others = if way.ranks == 1 { 2 } else { 1 };
         train(Tables::Rows, others, (steps / 2).max(1))?;
     }
-    let summary = train(way.tables, way.ranks, steps)?;
-    proof(directory, &summary.checkpoint, summary.steps)
+    if way.processes {
+        start(&job_of(job, way, steps, directory), &way.tables.plan(&job.run.model, way.ranks))?;
+    } else {
+        train(way.tables, way.ranks, steps)?;
+    }
+    let directory_of_checkpoints = directory.join("checkpoints");
+    let newest = checkpoint::latest(&directory_of_checkpoints)?;
+    proof(directory, &newest.unwrap_or(directory_of_checkpoints), steps)
 }
 
 /// What must be equal, of a run of `steps` steps that has ended.

@@ -15,7 +15,7 @@ use campanile_train::{
     TrainError,
     loader::LocalBatch,
     rank::{RankState, Seat},
-    step::{Turn, step},
+    step::{Carry, Turn, step},
 };
 use proptest::prelude::*;
 
@@ -245,7 +245,7 @@ fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
     let parts = threads::run(ranks, |me| -> Result<_, TrainError> {
         let seat = Seat { plan, rank: me.rank(), chunks, isa: Isa::detect() };
         let mut state = RankState::new(run, seat)?;
-        let mut logits = Vec::new();
+        let (mut logits, mut carry) = (Vec::new(), Carry::default());
         let local = |number: u64| {
             let batch = batch(case, &run.model, number);
             let samples = grains.samples_of_rank(batch.sample_count, me.rank(), ranks);
@@ -255,9 +255,10 @@ fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
         for number in 0..STEPS {
             let (now, next) = (local(number), local(number + 1));
             let ahead = chunks > 1 && number + 1 < STEPS;
-            step(me, &mut state, Turn { number, batch: &now, next: ahead.then_some(Ok(&next)) })?;
+            step(me, &mut state, &mut carry, Turn { number, batch: &now, next: ahead.then_some(Ok(&next)) })?;
             logits.push(bits(state.logits()));
         }
+        state.settle(me, &mut carry)?;
         Ok((logits, bits(&state.parameters), state.tables))
     });
     let parts = parts.unwrap();

@@ -19,7 +19,7 @@ use campanile_train::{
     loader::LocalBatch,
     rank::{RankState, Seat},
     ranks::Ranks,
-    step::{Turn, step},
+    step::{Carry, Turn, step},
 };
 use serde_json::{Value, json};
 
@@ -330,10 +330,10 @@ fn timed_steps(
     comm.agree(Ok(()))?;
     state.timings.take();
     let (start, cpu) = (Instant::now(), cpu_seconds());
-    let mut round = Round::default();
+    let (mut round, mut carry) = (Round::default(), Carry::default());
     for _ in 0..steps {
         let batch = &batches[*steps_done as usize % batches.len()];
-        let report = step(comm, state, Turn { number: *steps_done, batch, next: None })?;
+        let report = step(comm, state, &mut carry, Turn { number: *steps_done, batch, next: None })?;
         round.samples += batch.global_count as u64;
         round.ids += report.ids * comm.rank_count() as u64;
         round.unique_rows += report.unique_rows * comm.rank_count() as u64;

@@ -1,9 +1,14 @@
 //! `campanile verify`: the contract of same bits, proved on the user's own job.
 
+mod processes;
+
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use campanile_spec::config::{ExchangeFormat, Job};
+use campanile_spec::{
+    Plan,
+    config::{ExchangeFormat, Job},
+};
 use campanile_train::verify::{Proof, Way, first_difference, prove, ways};
 use serde_json::json;
 
@@ -25,14 +30,16 @@ pub fn run(arguments: &VerifyArguments) -> Result<()> {
     remove(&home)?;
     println!("{steps} steps of {} samples, in every way:", job.run.batch_size);
     let (mut lines, mut failed) = (Vec::new(), 0);
-    for (number, group) in ways(&job, &arguments.ranks).into_iter().enumerate() {
+    let processes = !arguments.threads_only && processes::can_start()?;
+    for (number, group) in ways(&job, &arguments.ranks, processes).into_iter().enumerate() {
         println!();
         println!("{}", heading(&job, group.first().map_or(job.run.exchange, |way| way.exchange)));
-        println!("  ranks  {:<36} {:<16}  {:<16}  metrics", "way", "weights", "losses");
+        println!("  ranks  {:<47} {:<16}  {:<16}  metrics", "way", "weights", "losses");
         let mut first: Option<Proof> = None;
         for (place, way) in group.iter().enumerate() {
             let directory = home.join(format!("{number}-{place}"));
-            let proof = prove(&job, &prepared, way, steps, &directory)?;
+            let start = |job: &Job, plan: &Plan| processes::start(job, plan, &directory);
+            let proof = prove(&job, &prepared, way, (steps, &directory), &start)?;
             let difference = first.as_ref().and_then(|first| first_difference(first, &proof));
             print_line(way, &proof, difference.as_deref(), first.is_none());
             failed += usize::from(difference.is_some());
@@ -89,7 +96,7 @@ fn print_line(way: &Way, proof: &Proof, difference: Option<&str>, is_first: bool
         Some(_) => "DIFFERENT",
     };
     let Proof { weights, losses, metrics, .. } = proof;
-    let line = format!("  {:>5}  {:<36} {weights}  {losses}  {metrics}  {mark}", way.ranks, way.words());
+    let line = format!("  {:>5}  {:<47} {weights}  {losses}  {metrics}  {mark}", way.ranks, way.words());
     println!("{}", line.trim_end());
     if let Some(difference) = difference {
         println!("         {difference}");

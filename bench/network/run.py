@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Pipeline and codecs across hosts: network namespaces on this machine behind shaped links (testbed/testbed).
+
+    bench/network/run.py [--hosts 2] [--ranks-per-host 1] [--rate 1gbit] [--rounds 5]
+
+Needs root, iproute2 and Open MPI. Trains bench/network/job.toml in turns, with and without the pipeline and with every codec, and
+prints a Markdown table: milliseconds a step, the seconds of a step that rank 0 waited for others, and megabytes a step that one
+host sent, as its link counts them. Ratios are medians over the rounds, each against the same round without pipeline and codec.
+All ways of one codec must end with the same metrics: the script fails if they do not.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BED = {"TESTBED": "cnet", "TESTBED_NET": "10.77.8"}
+WAYS = [
+    ("off", "f32", "f32"),
+    ("on", "f32", "f32"),
+    ("off", "f16", "bf16"),
+    ("on", "f16", "bf16"),
+    ("on", "int8", "int8"),
+]
+
+
+def bed(*words, **options):
+    """Runs testbed/testbed and returns what it prints."""
+    command = [ROOT / "testbed/testbed", *map(str, words)]
+    return subprocess.run(command, env={**os.environ, **BED}, check=True, text=True, stdout=subprocess.PIPE, **options).stdout
+
+
+def train(arguments, folder, way):
+    """Trains once; returns its report and the bytes that host 1 sent."""
+    pipeline, forward, backward = way
+    job = (ROOT / "bench/network/job.toml").read_text()
+    job += f'\n[run.exchange]\nforward = "{forward}"\nbackward = "{backward}"\n'
+    job += f'\n[process]\npipeline = "{pipeline}"\ncache_dir = "{folder}/cache"\noutput_dir = "{folder}/output"\n'
+    path, report = folder / "job.toml", folder / "report.json"
+    path.write_text(job)
+    shutil.rmtree(folder / "output", ignore_errors=True)
+    hosts = folder / "hosts"
+    hosts.write_text(bed("hostfile", arguments.ranks_per_host))
+    before = int(bed("bytes", 1).split()[1])
+    ranks = arguments.hosts * arguments.ranks_per_host
+    bed("on", 0, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks, "--hostfile", hosts,
+        *bed("mpirun-options").split(), arguments.campanile, "train", path, "--quiet", "--report", report)
+    sent = int(bed("bytes", 1).split()[1]) - before
+    return json.loads(report.read_text()), sent
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--hosts", type=int, default=2)
+    arguments.add_argument("--ranks-per-host", type=int, default=1)
+    arguments.add_argument("--rate", default="1gbit")
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--campanile", type=pathlib.Path, default=ROOT / "target/release/campanile", help="built with --features mpi")
+    arguments = arguments.parse_args()
+    steps, waits, megabytes = ({way: [] for way in WAYS} for _ in range(3))
+    metrics = {}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        bed("down")
+        bed("up", arguments.hosts, arguments.rate)
+        try:
+            for _ in range(arguments.rounds):
+                for way in WAYS:
+                    report, sent = train(arguments, folder, way)
+                    steps[way].append(1e3 * report["seconds"] / report["steps"])
+                    waits[way].append(1e3 * dict(report["parts_seconds"])["exchange"] / report["steps"])
+                    megabytes[way].append(sent / 1e6 / report["steps"])
+                    found = json.dumps(report["evaluation"], sort_keys=True)
+                    assert metrics.setdefault(way[1:], found) == found, f"{way} ends with other metrics"
+        finally:
+            bed("down")
+    base = WAYS[0]
+    print(f"{arguments.hosts} hosts with {arguments.ranks_per_host} ranks each, links of {arguments.rate}, {arguments.rounds} rounds\n")
+    print("| pipeline | vectors | gradients | ms a step | waiting, ms | speed | MB a step | of f32 |\n|---|---|---|---|---|---|---|---|")
+    for way in WAYS:
+        speed = statistics.median(plain / this for plain, this in zip(steps[base], steps[way]))
+        share = statistics.median(megabytes[way]) / statistics.median(megabytes[base])
+        print(f"| {way[0]} | {way[1]} | {way[2]} | {statistics.median(steps[way]):.1f} | {statistics.median(waits[way]):.1f} "
+              f"| {speed:.2f}x | {statistics.median(megabytes[way]):.2f} | {100 * share:.0f} % |")
+
+
+if __name__ == "__main__":
+    main()
