@@ -3,6 +3,7 @@
 pub mod reference;
 pub mod stages;
 pub mod tidy;
+pub mod wishes;
 
 use std::path::{Path, PathBuf};
 

@@ -123,6 +123,7 @@ const STAGES: &[Stage] = &[
 /// At the first stage that fails, or when the machine lacks something.
 pub fn run_all(root: &Path) -> Result<()> {
     NEEDS.iter().try_for_each(|need| provide(root, need))?;
+    crate::wishes::provide_all(root);
     let mut times = Vec::new();
     for stage in STAGES {
         println!("==> {}: {}", stage.name, stage.command);

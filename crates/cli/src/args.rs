@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "serve")]
-pub use serve::{RowStorageName, ServeArguments};
+pub use serve::{RowStorageName, ServeArguments, ServeBenchArguments, TransportName};
 
 /// Trains click and ranking models with very large embedding tables, with the same bits everywhere.
 ///
@@ -209,6 +209,9 @@ pub struct BenchArguments {
 pub enum BenchWhat {
     /// Training steps on generated data.
     Train(TrainBenchArguments),
+    /// A server under load, beside the bare scorer.
+    #[cfg(feature = "serve")]
+    Serve(ServeBenchArguments),
 }
 
 /// `campanile bench train`.

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     clock,
+    dashboard::History,
     error::ServeError,
     feature_log::{FeatureLog, Record},
     features,
@@ -51,6 +52,8 @@ pub struct Engine {
     pub limits: Limits,
     /// Whether clients may load and unload models.
     pub allow_control: bool,
+    /// The last minute, for the page.
+    pub history: History,
     queue: Queue<ScoreJob>,
     spare: Mutex<Vec<Request>>,
     draining: AtomicBool,
@@ -129,6 +132,7 @@ impl Engine {
             log,
             limits,
             allow_control: false,
+            history: History::default(),
             queue: Queue::new(queue),
             spare: Mutex::default(),
             draining: AtomicBool::new(false),
@@ -216,6 +220,11 @@ impl Engine {
     /// Turns new requests away; those that wait are still answered.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// When it was made, in microseconds since 1970.
+    pub fn started_us(&self) -> u64 {
+        self.started_us
     }
 
     /// Requests and samples that wait.

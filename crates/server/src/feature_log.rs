@@ -94,6 +94,11 @@ impl FeatureLog {
         Ok(FeatureLog { shared, threshold, sender: Some(sender), thread: Mutex::new(Some(thread)) })
     }
 
+    /// Whether anything is noted at all.
+    pub fn is_on(&self) -> bool {
+        self.sender.is_some()
+    }
+
     /// Whether a request of this id is to be noted.
     pub fn wants(&self, id: &str) -> bool {
         self.sender.is_some() && u64::from(crc32c::crc32c(id.as_bytes())) < self.threshold

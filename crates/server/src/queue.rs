@@ -42,7 +42,7 @@ pub struct QueueLimits {
     pub samples_max: usize,
     /// Samples of a batch; a larger job makes a batch of its own.
     pub batch_samples_max: usize,
-    /// How long an idle thread waits for company before it scores a batch that is not full.
+    /// How long a job waits for company before a thread that is idle scores it in a batch that is not full.
     pub wait: Duration,
 }
 
@@ -66,6 +66,8 @@ pub struct Queue<J> {
 #[derive(Debug)]
 struct State<J> {
     jobs: VecDeque<J>,
+    /// When each job came.
+    arrivals: VecDeque<Instant>,
     samples: usize,
     closed: bool,
 }
@@ -82,7 +84,9 @@ pub struct Batch<J> {
 impl<J: Job> Queue<J> {
     /// An empty queue.
     pub fn new(limits: QueueLimits) -> Queue<J> {
-        let state = State { jobs: VecDeque::with_capacity(limits.jobs_max), samples: 0, closed: false };
+        let jobs = VecDeque::with_capacity(limits.jobs_max);
+        let arrivals = VecDeque::with_capacity(limits.jobs_max);
+        let state = State { jobs, arrivals, samples: 0, closed: false };
         Queue { limits, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
@@ -104,6 +108,7 @@ impl<J: Job> Queue<J> {
         }
         state.samples = samples;
         state.jobs.push_back(job);
+        state.arrivals.push_back(clock::now());
         drop(state);
         self.arrived.notify_one();
         Ok(())
@@ -152,9 +157,9 @@ impl<J: Job> Queue<J> {
         if self.limits.wait.is_zero() {
             return state;
         }
-        let end = clock::now() + self.limits.wait;
-        while !state.closed && state.samples < self.limits.batch_samples_max && !state.jobs.is_empty() {
-            let left = end.saturating_duration_since(clock::now());
+        while !state.closed && state.samples < self.limits.batch_samples_max {
+            let Some(oldest) = state.arrivals.front() else { break };
+            let left = (*oldest + self.limits.wait).saturating_duration_since(clock::now());
             if left.is_zero() {
                 break;
             }
@@ -180,6 +185,7 @@ impl<J: Job> Queue<J> {
                 continue;
             }
             let Some(job) = state.jobs.remove(place) else { break };
+            state.arrivals.remove(place);
             state.samples -= job.samples();
             match (is_gone, is_late) {
                 (true, _) => drop(job),

@@ -155,6 +155,11 @@ async fn read_body(
     body: Body,
 ) -> Result<(HeaderMap, Bytes), ServeError> {
     let limit = engine.limits.body_bytes_max;
+    let claimed =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if claimed.is_some_and(|length| length > limit as u64) {
+        return Err(ServeError::BodyTooLarge { limit });
+    }
     let collected = tokio::time::timeout(BODY_TIME_MAX, Limited::new(body, limit).collect());
     match collected.await {
         Err(_) => Err(ServeError::SlowClient),

@@ -149,3 +149,64 @@ impl FromStr for NamedDirectory {
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
+
+/// `campanile bench serve`.
+///
+/// Starts a server for the job's newest checkpoint and loads it with requests made of the job's own data, at a given
+/// rate whether or not earlier ones were answered; latencies count from the moment at which a request was due. Every
+/// answer is compared with the offline scores of the version that it names.
+#[derive(Debug, Args)]
+pub struct ServeBenchArguments {
+    /// The job file; it must have been trained.
+    pub job: PathBuf,
+    /// A directory of checkpoints, instead of the job's own.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoints: Option<PathBuf>,
+    /// How to ask.
+    #[arg(long, value_enum, default_value = "both")]
+    pub transport: TransportName,
+    /// Candidates of a request.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub batch: usize,
+    /// Requests a second; 0 leaves this measurement out.
+    #[arg(long, value_name = "RATE", default_value_t = 200.0)]
+    pub rate: f64,
+    /// How long, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Connections that are open at the same time.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub connections: usize,
+    /// Different requests, sent in turn.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub requests: usize,
+    /// Scoring threads of the server; 0 means one per core.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+    /// Samples that the server scores in one call, at most.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub max_batch: usize,
+    /// Find the highest rate at which the 99th percentile stays within --p99-ms.
+    #[arg(long)]
+    pub saturate: bool,
+    /// The limit for --saturate.
+    #[arg(long, value_name = "MS", default_value_t = 20.0)]
+    pub p99_ms: f64,
+    /// Publish the job's next checkpoint every so many seconds meanwhile, beginning with the oldest.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub publish_every: f64,
+    /// Write the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// How to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TransportName {
+    /// HTTP with binary tensors.
+    Rest,
+    /// gRPC.
+    Grpc,
+    /// One after the other.
+    Both,
+}

@@ -4,6 +4,8 @@
 //! number of steps fixed beforehand, so that nothing but training happens inside it.
 
 mod limits;
+#[cfg(feature = "serve")]
+mod serve;
 mod workload;
 
 use std::{sync::Mutex, time::Instant};
@@ -51,6 +53,8 @@ pub fn run(arguments: &BenchArguments, place: &Place) -> Result<()> {
             let threads = place.processes().unwrap_or(arguments.threads);
             run_train(&TrainBenchArguments { threads, ..arguments.clone() }, place)
         }
+        #[cfg(feature = "serve")]
+        BenchWhat::Serve(arguments) => serve::run(arguments),
     }
 }
 

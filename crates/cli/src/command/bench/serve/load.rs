@@ -1,0 +1,244 @@
+//! Open-loop load: requests are due at fixed moments, and latencies count from them.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use campanile_server::{
+    client::{GrpcClient, RestClient, floats},
+    histogram::Counts,
+};
+use serde_json::Value;
+
+use super::{target::Target, traffic::Traffic, wait_until};
+use crate::args::{ServeBenchArguments, TransportName};
+
+/// How long after a publication answers count as given during a swap.
+const SWAP_TIME: Duration = Duration::from_secs(1);
+/// Problems that are told.
+const PROBLEMS_MAX: usize = 3;
+
+/// What is asked, how, and of whom.
+pub struct Load<'a> {
+    target: &'a Target,
+    traffic: &'a Traffic,
+    transport: TransportName,
+    connections: usize,
+}
+
+/// What came back.
+#[derive(Debug, Default)]
+pub struct Measured {
+    pub answered: u64,
+    pub refused: u64,
+    pub failed: u64,
+    /// Answers that are not the scores of the version that they name.
+    pub mixed: u64,
+    pub seconds: f64,
+    pub steady: Counts,
+    pub swapping: Counts,
+    pub versions: BTreeSet<String>,
+    pub problems: Vec<String>,
+}
+
+/// How one request ended.
+enum Ended {
+    Answered { version: String, values: Vec<f32> },
+    Refused,
+    Failed(String),
+}
+
+enum Client {
+    Rest(RestClient),
+    Grpc(GrpcClient),
+}
+
+impl<'a> Load<'a> {
+    pub fn new(
+        target: &'a Target,
+        traffic: &'a Traffic,
+        transport: TransportName,
+        arguments: &ServeBenchArguments,
+    ) -> Load<'a> {
+        Load { target, traffic, transport, connections: arguments.connections }
+    }
+
+    pub fn transport(&self) -> TransportName {
+        self.transport
+    }
+
+    /// Asks everything once.
+    pub fn warm_up(&self) -> Result<()> {
+        let mut client = self.connect()?;
+        for place in 0..self.traffic.batches.len() {
+            if let Ended::Failed(problem) = client.ask(self.traffic, place) {
+                bail!("the server does not answer: {problem}");
+            }
+        }
+        Ok(())
+    }
+
+    /// So many requests a second for so long; an infinite rate asks without a pause.
+    pub fn run(&self, rate: f64, seconds: f64) -> Result<Measured> {
+        let clients: Vec<Client> = (0..self.connections).map(|_| self.connect()).collect::<Result<_>>()?;
+        let next = AtomicU64::new(0);
+        let start = Instant::now() + Duration::from_millis(5);
+        let (next, end) = (&next, start + Duration::from_secs_f64(seconds));
+        let parts: Vec<Measured> = std::thread::scope(|scope| {
+            let spawn = |client| scope.spawn(move || self.one_connection(client, next, (start, end), rate));
+            let threads: Vec<_> = clients.into_iter().map(spawn).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        if parts.len() < self.connections {
+            bail!("a client failed");
+        }
+        let mut all = Measured { seconds: start.elapsed().as_secs_f64(), ..Measured::default() };
+        parts.into_iter().for_each(|part| all.merge(part));
+        Ok(all)
+    }
+
+    fn one_connection(
+        &self,
+        mut client: Client,
+        next: &AtomicU64,
+        (start, end): (Instant, Instant),
+        rate: f64,
+    ) -> Measured {
+        let mut measured = Measured::default();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let due = match rate.is_finite() {
+                true => start + Duration::from_secs_f64(number as f64 / rate),
+                false => Instant::now(),
+            };
+            if due >= end {
+                return measured;
+            }
+            wait_until(due);
+            let place = number as usize % self.traffic.batches.len();
+            let ended = client.ask(self.traffic, place);
+            let now = Instant::now();
+            let us = now.saturating_duration_since(due).as_micros() as u64;
+            measured.add(ended, self.traffic, place, self.is_swapping(now).then_some(us).ok_or(us));
+            if matches!(client, Client::Rest(_)) && measured.failed > 0 {
+                // A REST connection is not used again after a failure.
+                match self.connect() {
+                    Ok(anew) => client = anew,
+                    Err(_) => return measured,
+                }
+            }
+        }
+    }
+
+    fn is_swapping(&self, now: Instant) -> bool {
+        let published = self.target.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.last().is_some_and(|last| now.saturating_duration_since(*last) < SWAP_TIME)
+    }
+
+    fn connect(&self) -> Result<Client> {
+        Ok(match self.transport {
+            TransportName::Grpc => Client::Grpc(GrpcClient::connect(self.target.grpc)?),
+            _ => Client::Rest(RestClient::connect(self.target.http)?),
+        })
+    }
+}
+
+impl Client {
+    fn ask(&mut self, traffic: &Traffic, place: usize) -> Ended {
+        match self {
+            Client::Rest(client) => match client.send(&traffic.rest[place]) {
+                Ok(answer) if answer.status == 200 => {
+                    rest_values(&answer.body, answer.header("inference-header-content-length"))
+                }
+                Ok(answer) if answer.status == 429 => Ended::Refused,
+                Ok(answer) => Ended::Failed(String::from_utf8_lossy(&answer.body).into_owned()),
+                Err(error) => Ended::Failed(error.to_string()),
+            },
+            Client::Grpc(client) => match client.infer(traffic.grpc[place].clone(), None) {
+                Ok(answer) => Ended::Answered {
+                    values: answer.raw_output_contents.first().map(floats).unwrap_or_default(),
+                    version: answer.model_version,
+                },
+                // The code of gRPC's RESOURCE_EXHAUSTED.
+                Err((code, _)) if code as i32 == 8 => Ended::Refused,
+                Err((_, problem)) => Ended::Failed(problem),
+            },
+        }
+    }
+}
+
+fn rest_values(body: &[u8], split: Option<&str>) -> Ended {
+    let split = split.and_then(|text| text.parse::<usize>().ok()).filter(|split| *split <= body.len());
+    let Some(split) = split else { return Ended::Failed("the answer is not binary".to_owned()) };
+    let head: Value = serde_json::from_slice(&body[..split]).unwrap_or_default();
+    Ended::Answered {
+        version: head["model_version"].as_str().unwrap_or_default().to_owned(),
+        values: body[split..].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+    }
+}
+
+impl Measured {
+    /// Counts one request; its time is `Ok` during a swap, `Err` otherwise.
+    fn add(&mut self, ended: Ended, traffic: &Traffic, place: usize, us: Result<u64, u64>) {
+        match ended {
+            Ended::Answered { version, values } => {
+                self.answered += 1;
+                match us {
+                    Ok(us) => self.swapping.add(us),
+                    Err(us) => self.steady.add(us),
+                }
+                let wanted = traffic.expected.get(&version).map(|all| &all[place]);
+                if !wanted.is_some_and(|wanted| same_bits(wanted, &values)) {
+                    self.mixed += 1;
+                    self.tell(format!(
+                        "an answer of version {version} is not what that version says offline"
+                    ));
+                }
+                self.versions.insert(version);
+            }
+            Ended::Refused => self.refused += 1,
+            Ended::Failed(problem) => {
+                self.failed += 1;
+                self.tell(problem);
+            }
+        }
+    }
+
+    fn tell(&mut self, problem: String) {
+        if self.problems.len() < PROBLEMS_MAX && !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn merge(&mut self, part: Measured) {
+        self.answered += part.answered;
+        self.refused += part.refused;
+        self.failed += part.failed;
+        self.mixed += part.mixed;
+        self.steady.merge(&part.steady);
+        self.swapping.merge(&part.swapping);
+        self.versions.extend(part.versions);
+        part.problems.into_iter().for_each(|problem| self.tell(problem));
+    }
+
+    /// All latencies.
+    pub fn all(&self) -> Counts {
+        let mut all = self.steady.clone();
+        all.merge(&self.swapping);
+        all
+    }
+
+    pub fn answered_per_second(&self) -> f64 {
+        self.answered as f64 / self.seconds.max(1e-9)
+    }
+}
+
+fn same_bits(wanted: &[f32], found: &[f32]) -> bool {
+    wanted.len() == found.len() && wanted.iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits())
+}

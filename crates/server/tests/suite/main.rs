@@ -1,0 +1,9 @@
+//! A real server on this machine, asked by real clients, with models that were really trained.
+
+mod clients;
+mod faults;
+mod fixture;
+mod infer;
+mod overload;
+mod security;
+mod swap;

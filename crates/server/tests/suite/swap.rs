@@ -1,0 +1,152 @@
+//! Versions change under load, and every answer comes from exactly one of them.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use campanile_serve::{Options, Snapshot};
+use campanile_server::{
+    client::RestClient,
+    source::{Source, SourceError},
+};
+
+use crate::fixture::{Settings, Trained, ask, binary_request, bits, columns, offline, read_binary, task};
+
+/// A source whose current version a test chooses.
+#[derive(Clone)]
+pub struct Chosen {
+    checkpoints: Vec<PathBuf>,
+    place: Arc<AtomicUsize>,
+}
+
+impl Chosen {
+    fn version(&self) -> &PathBuf {
+        &self.checkpoints[self.place.load(Ordering::Relaxed)]
+    }
+}
+
+impl Source for Chosen {
+    fn models(&self) -> Result<Vec<String>, SourceError> {
+        Ok(vec!["tiny".to_owned()])
+    }
+
+    fn current(&self, _: &str) -> Result<u64, SourceError> {
+        let manifest = campanile_tables::checkpoint::Checkpoint::open(self.version())?.manifest().step;
+        Ok(manifest)
+    }
+
+    fn open(&self, model: &str) -> Result<Snapshot, SourceError> {
+        Ok(Snapshot::open(self.version(), model, &Options::default())?)
+    }
+}
+
+/// Answers that every client takes while versions change.
+const ANSWERS: u64 = 400;
+
+#[test]
+fn every_answer_under_load_equals_the_offline_scores_of_the_version_it_names() {
+    let trained = Trained::tiny();
+    let mut settings = Settings::new();
+    let chosen = Chosen { checkpoints: trained.checkpoints.clone(), place: Arc::default() };
+    settings.source = Box::new(chosen.clone());
+    let server = settings.start();
+    let batches: Vec<_> = [1, 17, 200].map(|count| trained.samples(count)).into();
+    let mut wanted: BTreeMap<String, Vec<Vec<u32>>> = BTreeMap::new();
+    let mut first_task = String::new();
+    let mut requests = Vec::new();
+    for path in &trained.checkpoints {
+        let snapshot = Snapshot::open(path, "tiny", &Options::default()).unwrap();
+        first_task = snapshot.tasks().next().unwrap().to_owned();
+        requests = batches
+            .iter()
+            .map(|batch| binary_request("/v2/models/tiny/infer", &columns(batch, snapshot.inputs())))
+            .collect();
+        let scores = batches.iter().map(|batch| {
+            let scores = offline(path, batch);
+            bits(&task(&scores.probabilities, 0, scores.task_count))
+        });
+        wanted.insert(snapshot.version().number.to_string(), scores.collect());
+    }
+    // Versions that give the same scores would hide a mixture.
+    let mut distinct: Vec<_> = wanted.values().collect();
+    distinct.sort();
+    distinct.dedup();
+    assert!(distinct.len() == wanted.len() && wanted.len() >= 4);
+    let (done, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..3)
+            .map(|client| {
+                let (requests, wanted, first_task, seen) = (&requests, &wanted, &first_task, &seen);
+                let address = server.http;
+                scope.spawn(move || {
+                    let mut connection = RestClient::connect(address).unwrap();
+                    for number in 0..ANSWERS {
+                        let place = (number as usize + client) % requests.len();
+                        let (version, outputs) = read_binary(&connection.send(&requests[place]).unwrap());
+                        let scores = wanted.get(&version).unwrap_or_else(|| panic!("no version {version}"));
+                        assert_eq!(bits(&outputs[first_task]), scores[place], "version {version}");
+                        let bit = wanted.keys().position(|known| *known == version).unwrap();
+                        seen.fetch_or(1 << bit, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut random = 7u64;
+            let mut swaps = 0;
+            while !done.load(Ordering::Relaxed) {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                chosen.place.store((random >> 33) as usize % chosen.checkpoints.len(), Ordering::Relaxed);
+                // The next choice comes when this one is in service.
+                while server.engine().metrics.swaps.load(Ordering::Relaxed) == swaps
+                    && !done.load(Ordering::Relaxed)
+                {
+                    let current = chosen.current("tiny").unwrap().to_string();
+                    if ask(&server, "GET", &format!("/v2/models/tiny/versions/{current}/ready"), "").0 == 200
+                    {
+                        break;
+                    }
+                }
+                swaps = server.engine().metrics.swaps.load(Ordering::Relaxed);
+            }
+        });
+        let results: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        results.into_iter().for_each(|result| result.unwrap());
+    });
+    assert!(seen.into_inner().count_ones() >= 2, "several versions answered");
+    assert!(server.stop());
+}
+
+#[test]
+fn clients_load_and_unload_when_they_may() {
+    let trained = Trained::tiny();
+    let mut settings = Settings::new();
+    settings.allow_control = true;
+    settings.options.poll = std::time::Duration::from_secs(3600);
+    let chosen = Chosen { checkpoints: trained.checkpoints.clone(), place: Arc::default() };
+    settings.source = Box::new(chosen.clone());
+    let server = settings.start();
+    let index = || ask(&server, "POST", "/v2/repository/index", "{}").1[0].clone();
+    let first = chosen.current("tiny").unwrap().to_string();
+    assert_eq!((index()["version"].as_str(), index()["state"].as_str()), (Some(&*first), Some("READY")));
+    chosen.place.store(1, Ordering::Relaxed);
+    assert_eq!(ask(&server, "POST", "/v2/repository/models/tiny/load", "").0, 200);
+    let second = chosen.current("tiny").unwrap().to_string();
+    assert_eq!(index()["version"].as_str(), Some(&*second));
+    assert_eq!(ask(&server, "POST", "/v2/repository/models/tiny/unload", "").0, 200);
+    assert_eq!(index()["state"], "UNAVAILABLE");
+    let (status, answer) = ask(&server, "POST", "/v2/models/tiny/infer", "{\"inputs\":[]}");
+    assert!(status == 503 && answer["error"].as_str().unwrap().contains("it was unloaded"), "{answer}");
+    assert_eq!(ask(&server, "GET", "/v2/health/ready", "").0, 503);
+    assert_eq!(ask(&server, "POST", "/v2/repository/index", "{\"ready\":true}").1, serde_json::json!([]));
+    assert_eq!(ask(&server, "POST", "/v2/repository/models/tiny/load", "").0, 200);
+    assert_eq!(ask(&server, "GET", "/v2/models/tiny/ready", "").0, 200);
+    assert_eq!(ask(&server, "POST", "/v2/repository/models/other/load", "").0, 404);
+    assert!(server.stop());
+}
