@@ -172,6 +172,8 @@ fn about(model: &Model) -> Value {
         "reason": entry.reason,
         "step": version.map(|version| version.step),
         "data_time": version.and_then(|version| version.data_time),
+        "published_ms": loaded.as_ref().and_then(|loaded| loaded.published_ms),
+        "judged": loaded.as_ref().map(|loaded| loaded.judged["candidate"].clone()),
         "since_us": loaded.as_ref().map(|loaded| loaded.since_us),
         "bytes": loaded.as_ref().map(|loaded| loaded.snapshot.bytes()),
         "tasks": tasks.collect::<Vec<_>>(),

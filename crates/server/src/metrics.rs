@@ -267,6 +267,18 @@ fn model_lines(page: &mut Page, engine: &Engine) {
         let age = now_us.saturating_sub(loaded.since_us) as f64 * 1e-6;
         page.sample("campanile_model_age_seconds", &labels, age);
     }
+    page.family(
+        "campanile_model_staleness_seconds",
+        "gauge",
+        "How long ago the version in service was published, for models of a registry.",
+    );
+    for (model, loaded) in &loaded {
+        if let Some(published_ms) = loaded.published_ms {
+            let labels = format!("model=\"{}\"", escaped(&model.name));
+            let staleness = now_us.saturating_sub(published_ms * 1000) as f64 * 1e-6;
+            page.sample("campanile_model_staleness_seconds", &labels, staleness);
+        }
+    }
     page.family("campanile_model_bytes", "gauge", "Bytes of rows and dense weights in service.");
     for (model, loaded) in &loaded {
         let labels = format!("model=\"{}\"", escaped(&model.name));

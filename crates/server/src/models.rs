@@ -14,12 +14,13 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use campanile_serve::Snapshot;
+use serde_json::Value;
 
 use crate::{
     clock,
     error::ServeError,
     metrics::ScoreTally,
-    source::{Source, SourceError},
+    source::{Opened, Source, SourceError},
 };
 
 /// A snapshot in service.
@@ -31,6 +32,10 @@ pub struct Loaded {
     pub version: String,
     /// When it came into service, in microseconds since 1970.
     pub since_us: u64,
+    /// When it was published, in milliseconds since 1970, if that is known.
+    pub published_ms: Option<u64>,
+    /// What the gate measured on a hold-out; `null` without a gate.
+    pub judged: Value,
     /// Names of the outputs: for each task its probability, then its logit.
     pub outputs: Vec<[String; 2]>,
     /// What it answered, by task.
@@ -98,12 +103,15 @@ pub enum Followed {
 }
 
 impl Loaded {
-    fn new(snapshot: Snapshot) -> Loaded {
+    fn new(opened: Opened) -> Loaded {
+        let Opened { snapshot, published_ms, judged } = opened;
         let outputs: Vec<_> =
             snapshot.tasks().map(|task| [task.to_owned(), format!("{task}.logit")]).collect();
         Loaded {
             version: snapshot.version().number.to_string(),
             since_us: clock::unix_us(),
+            published_ms,
+            judged,
             tallies: outputs.iter().map(|_| ScoreTally::default()).collect(),
             outputs,
             snapshot,
@@ -247,15 +255,18 @@ impl Model {
     /// Loads the wanted version beside the one in service, and lets it take its place.
     fn bring(&self, source: &dyn Source, wanted: Result<u64, SourceError>) -> Option<Followed> {
         let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        let served = self.served.load_full().map(|served| served.snapshot.version().number);
-        if served.is_some() && served == wanted.as_ref().ok().copied() {
+        let served = self.served.load_full();
+        let present = served.as_ref().map(|served| &served.snapshot);
+        if present.is_some()
+            && present.map(|present| present.version().number) == wanted.as_ref().ok().copied()
+        {
             self.status().problem = None;
             return None;
         }
-        let opened = wanted.and_then(|_| source.open(&self.name));
+        let opened = wanted.and_then(|_| source.open(&self.name, present));
         match opened {
-            Ok(snapshot) => {
-                let loaded = Arc::new(Loaded::new(snapshot));
+            Ok(opened) => {
+                let loaded = Arc::new(Loaded::new(opened));
                 let mut status = self.status();
                 if status.unloaded {
                     return None;

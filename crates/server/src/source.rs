@@ -9,7 +9,8 @@ use std::{
 };
 
 use campanile_serve::{Options, Snapshot, SnapshotError};
-use campanile_tables::{CheckpointError, checkpoint};
+use campanile_tables::{CheckpointError, Registry, RegistryError, checkpoint};
+use serde_json::Value;
 use thiserror::Error;
 
 /// Why there is no snapshot.
@@ -21,8 +22,11 @@ pub enum SourceError {
     /// The directory cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The registry cannot be read.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     /// Nothing was published yet.
-    #[error("model `{model}`: there is no checkpoint in {} yet", path.display())]
+    #[error("model `{model}`: there is nothing to serve in {} yet", path.display())]
     Empty {
         /// The model.
         model: String,
@@ -46,10 +50,57 @@ pub trait Source: Send + Sync {
     fn current(&self, model: &str) -> Result<u64, SourceError>;
 
     /// Opens the version that ought to be served; its number is what [`Source::current`] says at that moment.
+    /// What the snapshot in service has in common with it need not be read again.
     ///
     /// # Errors
     /// When it is not there or damaged.
-    fn open(&self, model: &str) -> Result<Snapshot, SourceError>;
+    fn open(&self, model: &str, present: Option<&Snapshot>) -> Result<Opened, SourceError>;
+}
+
+/// A snapshot, and what its publisher noted about it.
+#[derive(Debug)]
+pub struct Opened {
+    /// What answers.
+    pub snapshot: Snapshot,
+    /// When it was published, in milliseconds since 1970, if that is known.
+    pub published_ms: Option<u64>,
+    /// What the gate measured on a hold-out; `null` without a gate.
+    pub judged: Value,
+}
+
+impl From<Snapshot> for Opened {
+    fn from(snapshot: Snapshot) -> Opened {
+        Opened { snapshot, published_ms: None, judged: Value::Null }
+    }
+}
+
+/// Every model of a registry, in its current version; deltas are put on what is in service.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// Where.
+    pub registry: Registry,
+    /// How snapshots are held.
+    pub options: Options,
+}
+
+impl Source for Published {
+    fn models(&self) -> Result<Vec<String>, SourceError> {
+        let mut models = self.registry.models()?;
+        models.sort();
+        Ok(models)
+    }
+
+    fn current(&self, model: &str) -> Result<u64, SourceError> {
+        let empty = || SourceError::Empty { model: model.to_owned(), path: self.registry.root().to_owned() };
+        self.registry.current(model)?.ok_or_else(empty)
+    }
+
+    fn open(&self, model: &str, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
+        let number = self.current(model)?;
+        let snapshot = Snapshot::of_registry(&self.registry, model, number, present, &self.options)?;
+        let release = self.registry.release(model, number)?;
+        Ok(Opened { snapshot, published_ms: Some(release.published_ms), judged: release.judged })
+    }
 }
 
 /// Checkpoints of training runs, by model name: one checkpoint, or a directory of them, whose newest is followed.
@@ -85,8 +136,8 @@ impl Source for Checkpoints {
         Ok(self.newest(model)?.0)
     }
 
-    fn open(&self, model: &str) -> Result<Snapshot, SourceError> {
+    fn open(&self, model: &str, _: Option<&Snapshot>) -> Result<Opened, SourceError> {
         let (_, path) = self.newest(model)?;
-        Ok(Snapshot::open(&path, model, &self.options)?)
+        Ok(Snapshot::open(&path, model, &self.options)?.into())
     }
 }

@@ -10,12 +10,15 @@ use clap::{Args, ValueEnum};
 /// mixing an answer, and shows its health at http://127.0.0.1:8080/. See docs/serving-api.md.
 ///
 ///   campanile train examples/first.toml
-///   campanile serve --model first=runs/first
+///   campanile publish examples/first.toml --registry registry --model first
+///   campanile serve registry
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub struct ServeArguments {
-    /// A model by name: a checkpoint, or a directory of checkpoints, whose newest one is followed. May be repeated.
-    #[arg(long = "model", value_name = "NAME=DIR")]
+    /// The registry, whose models are all served in their current versions; see `campanile publish`.
+    pub registry: Option<PathBuf>,
+    /// Without a registry, a model by name: a checkpoint, or a directory of checkpoints, whose newest one is followed. May be repeated.
+    #[arg(long = "model", value_name = "NAME=DIR", conflicts_with = "registry")]
     pub models: Vec<NamedDirectory>,
     /// Where REST, the metrics and the page answer.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
@@ -122,6 +125,8 @@ pub enum RowStorageName {
     F32,
     /// In IEEE half precision.
     F16,
+    /// In one byte an element, with a step and a least value for each row.
+    Int8,
 }
 
 /// A name and a directory, `NAME=DIR`.

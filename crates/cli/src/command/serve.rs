@@ -14,8 +14,9 @@ use campanile_server::{
     queue::QueueLimits,
     security::{Access, check_address, tls},
     server::{Server, ServerOptions, follow_once},
-    source::{Checkpoints, Source},
+    source::{Checkpoints, Published, Source},
 };
+use campanile_tables::Registry;
 use serde_json::{Value, json};
 
 use crate::{
@@ -86,6 +87,19 @@ fn server_options(arguments: &ServeArguments) -> Result<ServerOptions> {
 }
 
 fn source(arguments: &ServeArguments) -> Result<Box<dyn Source>> {
+    let rows = match arguments.rows {
+        RowStorageName::AsTrained => RowStorage::AsTrained,
+        RowStorageName::F32 => RowStorage::F32,
+        RowStorageName::F16 => RowStorage::F16,
+        RowStorageName::Int8 => RowStorage::Int8,
+    };
+    let options = Options { rows, ..Options::default() };
+    if let Some(root) = &arguments.registry {
+        if !root.is_dir() {
+            bail!("there is no registry {}: `campanile publish` makes one", root.display());
+        }
+        return Ok(Box::new(Published { registry: Registry::new(root), options }));
+    }
     let mut directories = BTreeMap::new();
     for model in &arguments.models {
         if directories.insert(model.name.clone(), model.directory.clone()).is_some() {
@@ -96,14 +110,9 @@ fn source(arguments: &ServeArguments) -> Result<Box<dyn Source>> {
         }
     }
     if directories.is_empty() {
-        bail!("nothing to serve: give --model NAME=DIR");
+        bail!("nothing to serve: give a registry, or --model NAME=DIR");
     }
-    let rows = match arguments.rows {
-        RowStorageName::AsTrained => RowStorage::AsTrained,
-        RowStorageName::F32 => RowStorage::F32,
-        RowStorageName::F16 => RowStorage::F16,
-    };
-    Ok(Box::new(Checkpoints { directories, options: Options { rows, ..Options::default() } }))
+    Ok(Box::new(Checkpoints { directories, options }))
 }
 
 fn feature_log(arguments: &ServeArguments) -> Result<FeatureLog> {

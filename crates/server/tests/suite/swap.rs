@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -12,8 +12,14 @@ use std::{
 use campanile_serve::{Options, Snapshot};
 use campanile_server::{
     client::RestClient,
-    source::{Source, SourceError},
+    source::{Opened, Published, Source, SourceError},
 };
+
+use campanile_tables::{
+    Registry,
+    registry::{Publication, Shape},
+};
+use serde_json::Value;
 
 use crate::fixture::{Settings, Trained, ask, binary_request, bits, columns, offline, read_binary, task};
 
@@ -40,8 +46,8 @@ impl Source for Chosen {
         Ok(manifest)
     }
 
-    fn open(&self, model: &str) -> Result<Snapshot, SourceError> {
-        Ok(Snapshot::open(self.version(), model, &Options::default())?)
+    fn open(&self, model: &str, _: Option<&Snapshot>) -> Result<Opened, SourceError> {
+        Ok(Snapshot::open(self.version(), model, &Options::default())?.into())
     }
 }
 
@@ -148,5 +154,58 @@ fn clients_load_and_unload_when_they_may() {
     assert_eq!(ask(&server, "POST", "/v2/repository/models/tiny/load", "").0, 200);
     assert_eq!(ask(&server, "GET", "/v2/models/tiny/ready", "").0, 200);
     assert_eq!(ask(&server, "POST", "/v2/repository/models/other/load", "").0, 404);
+    assert!(server.stop());
+}
+
+/// Publishes a checkpoint as `campanile publish` does.
+fn publish(registry: &Registry, checkpoint: &Path, shape: Shape) -> u64 {
+    let beside = std::fs::read_dir(checkpoint.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let file = beside.into_iter().find(|path| path.extension().is_some_and(|kind| kind == "bin")).unwrap();
+    let publication = Publication {
+        model: "tiny",
+        checkpoint,
+        transforms: &std::fs::read(&file).unwrap(),
+        fingerprint: file.file_stem().unwrap().to_str().unwrap().strip_prefix("transforms-").unwrap(),
+        published_ms: 1,
+        judged: Value::Null,
+        keep: 10,
+        shape,
+    };
+    registry.publish(&publication).unwrap().number
+}
+
+#[test]
+fn a_registry_is_followed_through_deltas_and_back() {
+    let trained = Trained::tiny();
+    let home = tempfile::tempdir().unwrap();
+    let registry = Registry::new(home.path());
+    publish(&registry, &trained.checkpoints[0], Shape::Whole);
+    let mut settings = Settings::new();
+    settings.source = Box::new(Published { registry: registry.clone(), options: Options::default() });
+    let server = settings.start();
+    let batch = trained.samples(20);
+    let mut client = RestClient::connect(server.http).unwrap();
+    let mut check = |number: u64, checkpoint: &Path| {
+        let snapshot = Snapshot::open(checkpoint, "tiny", &Options::default()).unwrap();
+        let request = binary_request("/v2/models/tiny/infer", &columns(&batch, snapshot.inputs()));
+        let (version, outputs) = loop {
+            let (version, outputs) = read_binary(&client.send(&request).unwrap());
+            if version == number.to_string() {
+                break (version, outputs);
+            }
+        };
+        let wanted = offline(checkpoint, &batch);
+        let first = snapshot.tasks().next().unwrap();
+        let wanted = task(&wanted.probabilities, 0, wanted.task_count);
+        assert_eq!(bits(&outputs[first]), bits(&wanted), "version {version}");
+    };
+    check(1, &trained.checkpoints[0]);
+    for (place, checkpoint) in trained.checkpoints.iter().enumerate().skip(1) {
+        let number = publish(&registry, checkpoint, Shape::Smallest);
+        assert_eq!(number, place as u64 + 1);
+        check(number, checkpoint);
+    }
+    registry.roll_back("tiny", Some(2)).unwrap();
+    check(2, &trained.checkpoints[1]);
     assert!(server.stop());
 }
