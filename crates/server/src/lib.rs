@@ -11,7 +11,7 @@
 //! ask, how much may wait, which snapshot answers, and what is noted.
 
 pub mod client;
-mod clock;
+pub mod clock;
 pub mod dashboard;
 pub mod engine;
 mod error;

@@ -10,7 +10,7 @@ use crate::fixture::{Settings, Trained};
 
 /// Unlike `eprintln!` this shows even when the test passes.
 fn not_checked(line: &str) {
-    writeln!(std::io::stderr(), "NOT CHECKED: {line}").unwrap();
+    std::io::stderr().write_all(format!("NOT CHECKED: {line}\n").as_bytes()).unwrap();
 }
 
 /// A Python that has `tritonclient`: the one that `cargo xtask test` makes, or the system's.

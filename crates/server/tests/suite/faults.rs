@@ -206,8 +206,8 @@ impl Drop for SmallDisk {
 #[test]
 fn a_full_log_disk_costs_records_that_are_counted_and_no_answer() {
     let Some(disk) = SmallDisk::new() else {
-        let line = "NOT CHECKED: this user may not mount a small tmpfs, so a full log disk was not tried";
-        writeln!(std::io::stderr(), "{line}").unwrap();
+        let line = "NOT CHECKED: this user may not mount a small tmpfs, so a full log disk was not tried\n";
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
         return;
     };
     let directory = disk.0.path().join("log");

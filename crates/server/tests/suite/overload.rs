@@ -28,7 +28,7 @@ fn request(timeout_us: u64) -> InferRequest {
 }
 
 async fn infer(engine: &Arc<Engine>, timeout_us: u64) -> Result<(), ServeError> {
-    let started = tokio::time::Instant::now().into_std();
+    let started = campanile_server::clock::now();
     engine.infer(("tiny", ""), request(timeout_us), started).await.map(drop)
 }
 
