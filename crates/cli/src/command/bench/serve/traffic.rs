@@ -43,7 +43,7 @@ impl Traffic {
     pub fn of(prepared: &Prepared, arguments: &ServeBenchArguments) -> Result<Traffic> {
         let dataset = prepared.test.as_ref().unwrap_or(&prepared.train);
         let (batch, wanted) = (arguments.batch as u64, arguments.requests as u64);
-        let count = wanted.min(dataset.sample_count() / batch);
+        let count = wanted.min(dataset.row_count() / batch);
         if count == 0 {
             bail!("the data has fewer samples than a request of --batch {batch}");
         }
