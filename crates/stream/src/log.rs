@@ -1,7 +1,7 @@
 //! The event log: what every backend can do, and how records are numbered.
 //!
 //! The embedded backend is a [directory of segments](directory::DirectoryLog); with the feature `nats` there is also
-//! one on NATS JetStream. Every backend passes one suite of tests (`tests/log.rs`).
+//! one on NATS JetStream. Every backend passes one suite of tests (`tests/suite/log.rs`).
 //!
 //! ```text
 //!   topic "impressions"

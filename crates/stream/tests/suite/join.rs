@@ -267,3 +267,45 @@ fn a_record_that_is_none_is_named() {
     let error = runner.turn().unwrap_err().to_string();
     assert_eq!(error, "input 1, record 0: it is no feedback");
 }
+
+/// The same on NATS: the server is killed again and again while the joiner runs, and the joiner is opened anew each time
+/// it notices.
+#[cfg(feature = "nats")]
+#[test]
+fn a_server_that_dies_changes_nothing() {
+    let Some(mut broker) = crate::broker::Broker::start() else { return };
+    let events: Vec<Event> = (1..300u64)
+        .flat_map(|id| {
+            let shown = Event { id, kind: 2, time_ms: 1000 + id * 7, late_ms: 0, copies: 1 };
+            let click = Event { kind: 0, time_ms: shown.time_ms + id % 150, ..shown };
+            let buy = Event { kind: 1, time_ms: shown.time_ms + 3 * id % 500, ..shown };
+            [shown, click, buy]
+        })
+        .collect();
+    let mut events = events;
+    events.sort_by_key(|event| (event.time_ms, event.id, event.kind));
+    let home = tempfile::tempdir().unwrap();
+    let want = run(home.path(), &events, 20, usize::MAX);
+    let open = broker.open();
+    let log = open();
+    topics(&*log);
+    fill(&*log, &events);
+    drop(log);
+    let mut kills = 0;
+    loop {
+        let log: Arc<dyn Log> = Arc::from(open());
+        let mut runner = Runner::open(log, wiring(20), Joiner::new(options(0))).unwrap();
+        let mut turns = 0;
+        while turns < 5 && runner.turn().unwrap() {
+            turns += 1;
+        }
+        if turns < 5 {
+            break;
+        }
+        broker.kill_and_restart();
+        kills += 1;
+    }
+    assert!(kills >= 3, "{kills} kills");
+    let log = open();
+    assert_eq!((all(&*log, "examples"), all(&*log, "corrections")), want);
+}

@@ -205,58 +205,12 @@ fn a_flipped_bit_is_named_and_nothing_behind_it_is_read_or_lost() {
 /// NATS with JetStream, when the feature is on.
 #[cfg(feature = "nats")]
 mod nats {
-    use std::{
-        io::{BufRead, BufReader},
-        net::TcpListener,
-        process::{Child, Command, Stdio},
-    };
+    use std::net::TcpListener;
 
     use campanile_stream::log::jetstream::{JetStreamLog, Server};
 
     use super::*;
-
-    /// A server of our own on a free port; ended when dropped.
-    struct Broker {
-        child: Child,
-        url: String,
-        _home: tempfile::TempDir,
-    }
-
-    impl Broker {
-        /// `None`, with a visible line, where no server is installed.
-        fn start() -> Option<Broker> {
-            let home = tempfile::tempdir().unwrap();
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let started = Command::new("nats-server")
-                .args(["-js", "-a", "127.0.0.1", "-p", &port.to_string(), "-sd"])
-                .arg(home.path())
-                .stderr(Stdio::piped())
-                .spawn();
-            let Ok(mut child) = started else {
-                eprintln!("NOT CHECKED: nats-server is not installed, so the log on JetStream was not tried");
-                return None;
-            };
-            let mut words = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-            let ready = words.any(|line| line.contains("Server is ready"));
-            let broker = Broker { child, url: format!("nats://127.0.0.1:{port}"), _home: home };
-            assert!(ready, "nats-server ended before it was ready");
-            // Somebody must go on reading, or the server ends at its next word.
-            std::thread::spawn(move || words.for_each(drop));
-            Some(broker)
-        }
-
-        fn open(&self) -> impl Fn() -> Box<dyn Log> {
-            let server = Server { url: self.url.clone(), prefix: "camp".to_owned(), ..Server::default() };
-            move || Box::new(JetStreamLog::open(server.clone()).unwrap())
-        }
-    }
-
-    impl Drop for Broker {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
+    use crate::broker::Broker;
 
     #[test]
     fn jetstream_is_an_event_log() {
