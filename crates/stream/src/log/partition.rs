@@ -152,6 +152,17 @@ impl Reader {
         out: &mut Records,
     ) -> Result<(), LogError> {
         out.clear();
+        // Mostly a read goes on where the last one stopped, and there is enough for it.
+        if let Some((path, walk)) = self.walk.as_mut().filter(|(_, walk)| walk.offset() == from) {
+            let stop = walk.take(limit, out)?;
+            mark(&mut self.marks, path, walk);
+            match stop {
+                Stop::Limit => return Ok(()),
+                Stop::Damaged(problem) => return Err(damaged(path, walk, problem)),
+                Stop::End => {}
+            }
+        }
+        let from = out.last().map_or(from, |record| record.offset + 1);
         let segments = segments(directory)?;
         let place = segments.partition_point(|path| segment::first_of(path) <= from);
         let Some(mut place) = place.checked_sub(1) else { return Ok(()) };
