@@ -31,16 +31,6 @@ pub fn rate(value: f64) -> String {
     format!("{scaled:.digits$}{unit}")
 }
 
-/// `3.4 MiB`.
-pub fn bytes(count: u64) -> String {
-    match count {
-        0..1024 => format!("{count} B"),
-        1024..0x10_0000 => format!("{:.1} KiB", count as f64 / 1024.0),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", count as f64 / (1u64 << 20) as f64),
-        _ => format!("{:.2} GiB", count as f64 / (1u64 << 30) as f64),
-    }
-}
-
 /// `1 h 02 m`, `3 m 04 s`, `5.6 s`.
 pub fn duration(seconds: f64) -> String {
     if !seconds.is_finite() {
@@ -66,8 +56,6 @@ mod tests {
         assert_eq!(rate(0.5), "0.50");
         assert_eq!(rate(45_678.0), "45.7 k");
         assert_eq!(rate(123_456_789.0), "123 M");
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(64 << 20), "64.0 MiB");
         assert_eq!(duration(5.62), "5.6 s");
         assert_eq!(duration(184.0), "3 m 04 s");
         assert_eq!(duration(3725.0), "1 h 02 m");

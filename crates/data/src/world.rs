@@ -70,7 +70,7 @@ pub struct Event {
 }
 
 impl World {
-    /// Checks a world, measures it, and shows it as a student sees it.
+    /// Checks a world, measures it, and shows it to whom its description says.
     ///
     /// # Errors
     /// When a knob has a value that it cannot have.
@@ -79,7 +79,7 @@ impl World {
         let audience = Audience::new(spec, seed);
         let truth = Truth::new(spec, seed);
         let calibration = Calibration::new(spec, &audience, &truth);
-        let view = View::Student;
+        let view = spec.view;
         Ok(World { spec: spec.clone(), view, seen: spec.sparse_seen(view), audience, truth, calibration })
     }
 

@@ -28,6 +28,7 @@ pub(crate) mod effective;
 pub(crate) mod error;
 pub(crate) mod keys;
 mod nearest;
+mod preset;
 mod raw;
 mod reference;
 pub(crate) mod value;

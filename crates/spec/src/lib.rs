@@ -11,6 +11,7 @@ pub mod model;
 pub mod optimizer;
 pub mod plan;
 pub mod plan_file;
+pub mod size;
 pub mod topology;
 pub mod world;
 
@@ -22,3 +23,4 @@ pub use model::{
 };
 pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};
 pub use plan::{COLUMN_BLOCK, Placement, Plan, PlanError, Returns, Shard};
+pub use size::Bytes;

@@ -4,6 +4,7 @@ use campanile_spec::{
     NetworkSpec, RowInit, TableId,
     config::Job,
     data::{DenseTransform, IdMap, SourceSpec},
+    world::WorldSpec,
 };
 use expect_test::expect;
 
@@ -236,4 +237,57 @@ fn the_hash_sees_the_run_and_nothing_else() {
         assert_ne!(first.run.hash(), job(&SHARED.replace(old, new)).run.hash(), "{old} {new}");
     }
     assert_ne!(first.run.hash(), job(&format!("[run]\nseed = 2\n{SHARED}")).run.hash());
+}
+
+fn world(section: &str) -> Job {
+    job(&format!(
+        "[run.data]\nkind = \"synthetic\"\n[run.tables]\ndim = 4\n[run.model]\nkind = \"mlp\"\nhidden = [8]\n{section}"
+    ))
+}
+
+fn world_of(job: &Job) -> &WorldSpec {
+    match &job.run.data.source {
+        SourceSpec::Synthetic(world) => world,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_preset_is_a_ready_world() {
+    for (name, ready) in [
+        ("linear", WorldSpec::linear()),
+        ("factorization_machine", WorldSpec::factorization_machine()),
+        ("planted_groups", WorldSpec::planted_groups()),
+        ("live", WorldSpec::live()),
+    ] {
+        assert_eq!(*world_of(&world(&format!("[run.data.world]\npreset = \"{name}\""))), ready);
+    }
+}
+
+#[test]
+fn keys_lie_over_a_preset() {
+    let job = world(
+        "[run.data.world]\npreset = \"live\"\nclick_rate = 0.2\ndomains = [{ name = \"one\" }]\n\
+         [run.data.world.signal]\nmain = 2\n[run.data.world.conversion]\nrate = 0.4",
+    );
+    let (found, live) = (world_of(&job), WorldSpec::live());
+    assert_eq!((found.click_rate, found.signal.main), (0.2, 2.0));
+    assert_eq!((found.signal.domain, found.drift), (live.signal.domain, live.drift));
+    assert_eq!((found.domains.len(), found.domains[0].name.as_str()), (1, "one"));
+    assert_eq!(found.conversion.as_ref().map(|conversion| conversion.rate), Some(0.4));
+    let saved = job.effective_toml();
+    assert!(!saved.contains("preset"), "{saved}");
+    assert_eq!(Job::parse(&saved).unwrap(), job);
+}
+
+#[test]
+fn a_teacher_has_the_inputs_that_students_lack() {
+    let columns = |view: &str| {
+        let job = world(&format!("[run.data.world]\npreset = \"live\"\n{view}"));
+        assert_eq!(job.run.model.features.len(), job.run.data.columns.sparse.len());
+        (job.run.data.columns.sparse.len(), job.run.model.dense_count)
+    };
+    assert_eq!(columns(""), (14, 6));
+    assert_eq!(columns("view = \"student\""), (14, 6));
+    assert_eq!(columns("view = \"teacher\""), (16, 8));
 }

@@ -1,5 +1,6 @@
 //! Why a table could not do what it was asked.
 
+use campanile_spec::Bytes;
 use thiserror::Error;
 
 /// Why a table could not do what it was asked.
@@ -26,8 +27,8 @@ pub enum TableError {
     #[error(
         "table `{table}`: {row_count} rows of {dim} need {needed} of memory with their optimizer state, and \
          {available} are free; take fewer rows, a smaller dim, a 16-bit format or a row-wise optimizer",
-        needed = Size(*needed_bytes),
-        available = Size(*available_bytes)
+        needed = Bytes(*needed_bytes),
+        available = Bytes(*available_bytes)
     )]
     Memory {
         /// The table.
@@ -49,14 +50,4 @@ pub enum TableError {
         /// What is wrong.
         what: String,
     },
-}
-
-/// Bytes for people.
-struct Size(u64);
-
-impl std::fmt::Display for Size {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mib = self.0 as f64 / (1 << 20) as f64;
-        if mib >= 1024.0 { write!(f, "{:.1} GiB", mib / 1024.0) } else { write!(f, "{mib:.1} MiB") }
-    }
 }

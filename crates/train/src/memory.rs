@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use campanile_spec::{Plan, SparseOptimizer, config::Job};
+use campanile_spec::{Bytes, Plan, SparseOptimizer, config::Job};
 use campanile_tables::{memory_available, memory_needed, memory_of_rows};
 
 /// The tables do not fit: which, how much, and what to change.
@@ -20,12 +20,12 @@ impl fmt::Display for DoesNotFit {
         writeln!(
             f,
             "the tables need {} here with their optimizer state, and {} is {}",
-            bytes(self.needed),
+            Bytes(self.needed),
             self.limit_source,
-            bytes(self.limit)
+            Bytes(self.limit)
         )?;
         for (name, size) in &self.largest {
-            writeln!(f, "  table `{name}` needs {}", bytes(*size))?;
+            writeln!(f, "  table `{name}` needs {}", Bytes(*size))?;
         }
         write!(
             f,
@@ -72,12 +72,4 @@ pub fn check(job: &Job, needed: u64) -> Result<(), DoesNotFit> {
     sizes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     sizes.truncate(5);
     Err(DoesNotFit { needed, limit, limit_source, largest: sizes })
-}
-
-fn bytes(count: u64) -> String {
-    match count {
-        0..0x10_0000 => format!("{:.1} KiB", count as f64 / 1024.0),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", count as f64 / (1u64 << 20) as f64),
-        _ => format!("{:.1} GiB", count as f64 / (1u64 << 30) as f64),
-    }
 }

@@ -3,6 +3,7 @@
 //! Ids are generated before the clock starts, and all ranks run the real step on real tables. A round is a
 //! number of steps fixed beforehand, so that nothing but training happens inside it.
 
+mod input;
 mod limits;
 #[cfg(feature = "serve")]
 mod serve;
@@ -119,7 +120,8 @@ fn measure(arguments: &TrainBenchArguments, place: &Place) -> Result<Option<Valu
     if !place.is_first() {
         return Ok(None);
     }
-    let report = Measured::new(arguments, &run, rounds.first().copied().unwrap_or_default())?;
+    let input = input::seconds_per_sample(&batches, arguments.ids)?;
+    let report = Measured::new(arguments, &run, rounds.first().copied().unwrap_or_default(), input)?;
     report.print();
     Ok(Some(report.json(arguments, &run)))
 }
@@ -135,6 +137,8 @@ struct Measured {
     peak: f64,
     /// The share of the network's time that the interaction takes when it is measured alone.
     interaction: f64,
+    /// Nanoseconds in which one thread reads a packed sample of this shape, measured alone.
+    input: f64,
     /// Nanoseconds of one thread per id looked up and per row updated.
     lookup: f64,
     update: f64,
@@ -144,7 +148,7 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(arguments: &TrainBenchArguments, run: &Run, round: Round) -> Result<Measured> {
+    fn new(arguments: &TrainBenchArguments, run: &Run, round: Round, input: f64) -> Result<Measured> {
         let threads = arguments.threads as f64;
         let flops = 3 * Network::new(&run.model, Isa::detect())?.forward_flops_per_sample();
         let seconds = |part: Part| round.parts[part as usize];
@@ -161,6 +165,7 @@ impl Measured {
             network: flops as f64 * round.samples as f64 / threads / seconds(Part::Network) / 1e9,
             interaction: interaction * round.samples as f64 / threads / seconds(Part::Network),
             peak: limits::multiply_add_peak(arguments.precision),
+            input: input * 1e9,
             lookup: seconds(Part::Lookup) * 1e9 * threads / round.ids.max(1) as f64,
             update: seconds(Part::Update) * 1e9 * threads / round.unique_rows.max(1) as f64,
             row_read,
@@ -185,10 +190,21 @@ impl Measured {
             self.network, self.peak
         );
         println!(
+            "  a sample of this shape is read from packed data in {:.0} ns, measured alone: {:.1} % of a core while \
+             this trains",
+            self.input,
+            100.0 * self.input_share()
+        );
+        println!(
             "  a lookup takes {:.0} ns an id, an update {:.0} ns a row; a random row of {} floats is read in {:.0} ns, \
              read and written in {:.0} ns",
             self.lookup, self.update, self.dim, self.row_read, self.row_write
         );
+    }
+
+    /// The share of one core that reading takes at the measured speed.
+    fn input_share(&self) -> f64 {
+        self.input / 1e9 * self.samples_per_second
     }
 
     fn json(&self, arguments: &TrainBenchArguments, run: &Run) -> Value {
@@ -209,6 +225,8 @@ impl Measured {
             "network_gflops_per_thread": self.network,
             "peak_gflops": self.peak,
             "interaction_share_of_network": self.interaction,
+            "input_ns_per_sample": self.input,
+            "input_share_of_core": self.input_share(),
             "lookup_ns_per_id": self.lookup,
             "update_ns_per_row": self.update,
             "row_read_ns": self.row_read,

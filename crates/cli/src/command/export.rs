@@ -5,13 +5,12 @@ use campanile_serve::{
     Options, RowStorage, Snapshot,
     export::{write_onnx, write_safetensors},
 };
-use campanile_spec::Precision;
+use campanile_spec::{Bytes, Precision};
 use serde_json::json;
 
 use crate::{
     args::publishing::ExportArguments,
     command::{inspect::newest_checkpoint, write_report},
-    format,
 };
 
 /// Runs the command.
@@ -34,7 +33,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         println!(
             "{}: {} of weights, step {}",
             path.display(),
-            format::bytes(snapshot.bytes()),
+            Bytes(snapshot.bytes()),
             snapshot.version().step
         );
     }

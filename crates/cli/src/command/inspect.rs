@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use campanile_spec::Bytes;
 use campanile_tables::{
     Registry,
     checkpoint::{self, Checkpoint},
@@ -49,7 +50,7 @@ fn inspect_checkpoint(path: &Path, verify: bool) -> Result<Value> {
     print!("{summary}");
     if verify {
         let bytes = Checkpoint::open(path)?.verify_all()?;
-        println!("all {} match their checksums", format::bytes(bytes));
+        println!("all {} match their checksums", Bytes(bytes));
     }
     Ok(
         json!({ "command": "inspect", "kind": "checkpoint", "path": path, "summary": summary, "verified": verify }),
@@ -76,7 +77,7 @@ fn inspect_registry(registry: &Registry, verify: bool) -> Result<Value> {
             };
             let checked = match verify {
                 true => {
-                    format!(", {} match their checksums", format::bytes(registry.verify(&model, number)?))
+                    format!(", {} match their checksums", Bytes(registry.verify(&model, number)?))
                 }
                 false => String::new(),
             };
@@ -106,7 +107,7 @@ fn inspect_packed(path: &Path) -> Result<Value> {
         println!(
             "  {} rows, {} in {} blocks of {} rows",
             format::count(summary.row_count),
-            format::bytes(summary.bytes),
+            Bytes(summary.bytes),
             summary.blocks.len(),
             format::count(summary.block_rows as u64)
         );

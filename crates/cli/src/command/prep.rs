@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use campanile_data::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
-use campanile_spec::config::Job;
+use campanile_spec::{Bytes, config::Job};
 use campanile_train::ranks::Pulse;
 use serde_json::json;
 
@@ -64,7 +64,7 @@ pub fn prepared_with_pulse(job: &Job, quiet: bool, pulse: &Pulse) -> Result<Prep
         }
         let Some((_, progress)) = &mut progress else { return };
         progress.update(state.bytes_done, state.bytes_total, || {
-            let (done, total) = (format::bytes(state.bytes_done), format::bytes(state.bytes_total));
+            let (done, total) = (Bytes(state.bytes_done), Bytes(state.bytes_total));
             format!(
                 "{done} of {total}, {} rows (pass {} of {})",
                 format::count(state.rows),

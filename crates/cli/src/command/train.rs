@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use campanile_spec::config::Job;
+use campanile_spec::{Bytes, config::Job};
 use campanile_train::{
     observe::{Event, Observer, Started},
     resume,
@@ -128,7 +128,7 @@ impl Watcher<'_> {
             format::count(started.train_rows),
             format::count(started.steps),
             format::rate(started.table_parameters as f64),
-            format::bytes(started.table_bytes),
+            Bytes(started.table_bytes),
             format::count(started.dense_parameters as u64),
             started.rank_count,
             self.place.rank_noun(started.rank_count),

@@ -6,6 +6,7 @@
 use super::{
     Job, Run,
     keys::{Node, Value},
+    preset::GivenWorld,
     raw::{
         DataKind, RawData, RawDense, RawDenseColumn, RawJob, RawLabel, RawModel, RawRun, RawSparse,
         RawSparseColumn, RawTable, RawTables,
@@ -29,6 +30,13 @@ pub(super) fn job_text(job: &Job) -> String {
 pub(super) fn run_text(run: &Run) -> String {
     let mut out = String::new();
     print_table(&mut out, "run", &raw_run(run).write());
+    out
+}
+
+/// A section on its own, as if it were a whole file.
+pub(super) fn section_text(section: &impl Value) -> String {
+    let mut out = String::new();
+    print_table(&mut out, "", &section.write());
     out
 }
 
@@ -96,7 +104,7 @@ fn raw_run(run: &Run) -> RawRun {
 fn raw_data(run: &Run) -> RawData {
     let (data, model) = (&run.data, &run.model);
     let (kind, delimiter, world) = match &data.source {
-        SourceSpec::Synthetic(world) => (DataKind::Synthetic, None, Some(world.clone())),
+        SourceSpec::Synthetic(world) => (DataKind::Synthetic, None, Some(GivenWorld(world.clone()))),
         SourceSpec::CriteoTsv => (DataKind::Criteo, None, None),
         SourceSpec::Csv { delimiter } => (DataKind::Csv, Some(*delimiter), None),
         SourceSpec::Parquet => (DataKind::Parquet, None, None),

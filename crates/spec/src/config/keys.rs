@@ -30,6 +30,8 @@ pub(crate) struct Given<'a> {
     pub(crate) span: Range<usize>,
     /// The key's path, such as `run.data.sparse[2].rows`.
     pub(crate) path: String,
+    /// For a table: what its keys say where the user left them out, instead of their defaults.
+    pub(crate) under: Option<&'a DeTable<'a>>,
 }
 
 impl<'a> Given<'a> {
@@ -57,7 +59,8 @@ impl<'a> Given<'a> {
     pub(crate) fn reader(&self) -> Result<Reader<'a>, Problem> {
         match self.value {
             DeValue::Table(table) => {
-                Ok(Reader::new(self.text, Some(table), self.span.clone(), self.path.clone()))
+                let reader = Reader::new(self.text, Some(table), self.span.clone(), self.path.clone());
+                Ok(Reader { under: self.under, ..reader })
             }
             _ => Err(self.wrong("a table")),
         }
@@ -152,6 +155,8 @@ pub(crate) trait Keys: Sized {
 pub(crate) struct Reader<'a> {
     text: &'a str,
     table: Option<&'a DeTable<'a>>,
+    /// See [`Given::under`].
+    under: Option<&'a DeTable<'a>>,
     /// A [`choice!`] written as a word alone.
     word: Option<Given<'a>>,
     span: Range<usize>,
@@ -170,8 +175,14 @@ impl<'a> Reader<'a> {
         span: Range<usize>,
         path: String,
     ) -> Reader<'a> {
-        let (asked, elsewhere) = (Vec::new(), Vec::new());
-        Reader { text, table, word: None, span, path, asked, kind: None, elsewhere, kind_failed: false }
+        let (asked, elsewhere, kind_failed) = (Vec::new(), Vec::new(), false);
+        let (under, word, kind) = (None, None, None);
+        Reader { text, table, under, word, span, path, asked, kind, elsewhere, kind_failed }
+    }
+
+    /// The same table, laid over another.
+    pub(crate) fn over(self, under: &'a DeTable<'a>) -> Reader<'a> {
+        Reader { under: Some(under), ..self }
     }
 
     /// A choice written as a word alone: all its keys have their defaults.
@@ -185,14 +196,18 @@ impl<'a> Reader<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// The value at `key`, if the user wrote one.
+    /// The value at `key`, if the user wrote one or the table below has one.
     pub(crate) fn given(&mut self, key: &'static str) -> Option<Given<'a>> {
         self.asked.push(key);
         if key == "kind" && self.word.is_some() {
             return self.word.clone();
         }
-        let (_, value) = self.table?.iter().find(|(name, _)| name.get_ref() == key)?;
-        Some(Given { text: self.text, value: value.get_ref(), span: value.span(), path: self.path_of(key) })
+        let at_key = |table: &'a DeTable<'a>| table.iter().find(|(name, _)| name.get_ref() == key);
+        let (mine, under) = (self.table.and_then(at_key), self.under.and_then(at_key));
+        let ((_, value), text, path) = (mine.or(under)?, self.text, self.path_of(key));
+        let span = mine.map_or_else(|| self.span.clone(), |(_, value)| value.span());
+        let under = under.and_then(|(_, value)| value.get_ref().as_table());
+        Some(Given { text, value: value.get_ref(), span, path, under })
     }
 
     /// The value at `key`, or its default.

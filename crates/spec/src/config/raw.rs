@@ -7,12 +7,12 @@
 use super::{
     Evaluate, ExchangeFormat, Process,
     keys::{section, words},
+    preset::GivenWorld,
 };
 use crate::{
     data::{BadRows, DenseTransform, IdMap, SplitSpec},
     model::{Heads, NetworkSpec, Pooling, Precision, RowFormat, RowInit},
     optimizer::{DenseOptimizer, Schedule, SparseOptimizer},
-    world::WorldSpec,
 };
 
 section! {
@@ -89,7 +89,7 @@ section! {
         /// Column with the weight of a sample in the loss.
         pub sample_weight: Option<String> = None,
         /// The synthetic world, for kind `synthetic` only.
-        pub world: Option<WorldSpec> = None,
+        pub world: Option<GivenWorld> = None,
         /// What is predicted: one task per label.
         pub label: Vec<RawLabel> = Vec::new(),
         /// Number columns.

@@ -202,7 +202,8 @@ impl<T: Value> Value for Vec<T> {
         let DeValue::Array(list) = given.value else { return Err(given.wrong("a list in [brackets]")) };
         let element = |(index, value): (usize, &toml::Spanned<DeValue<'_>>)| {
             let path = format!("{}[{index}]", given.path);
-            T::read(&Given { text: given.text, value: value.get_ref(), span: value.span(), path })
+            let (text, span) = (given.text, value.span());
+            T::read(&Given { text, value: value.get_ref(), span, path, under: None })
         };
         list.iter().enumerate().map(element).collect()
     }

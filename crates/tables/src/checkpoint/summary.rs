@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use campanile_spec::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -102,7 +103,7 @@ impl fmt::Display for Summary {
             f,
             "  files       {} with {}, format version {}",
             self.file_count,
-            size(self.bytes),
+            Bytes(self.bytes),
             self.version
         )?;
         writeln!(
@@ -110,7 +111,7 @@ impl fmt::Display for Summary {
             "  dense       {} tensors with {} weights, {} with state",
             self.dense.len(),
             self.dense_elements,
-            size(self.dense_bytes)
+            Bytes(self.dense_bytes)
         )?;
         let name_width = self.tables.iter().map(|table| table.name.chars().count()).max().unwrap_or(0).max(5);
         writeln!(
@@ -123,18 +124,9 @@ impl fmt::Display for Summary {
             writeln!(
                 f,
                 "  {name:name_width$}  {row_count:>12}  {dim:>5}  {format:4}  {:>10}  {state}",
-                size(*bytes)
+                Bytes(*bytes)
             )?;
         }
         Ok(())
-    }
-}
-
-/// A number of bytes for a person.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..10_240 => format!("{bytes} B"),
-        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
     }
 }

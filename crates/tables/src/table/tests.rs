@@ -358,7 +358,7 @@ fn what_cannot_be_held_is_said_before_it_is_tried() {
     let error = Table::new(&huge, 0..huge.row_count, &optimizer, SEED).expect_err("50 PiB");
     let message = error.to_string();
     assert!(
-        message.starts_with("table `user`: 4294967295 rows of 1048576 need 50331648.0 GiB of memory"),
+        message.starts_with("table `user`: 4294967295 rows of 1048576 need 48.00 PiB of memory"),
         "{message}"
     );
     assert!(

@@ -370,7 +370,7 @@ fn a_summary_says_what_is_inside() {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     assert_eq!(lines[0], "checkpoint DIR");
     assert_eq!(lines[1], "  step        31");
-    assert!(lines.contains(&"  user             2000     16  BF16      70 KiB  `s` (1 floats)"), "{text}");
+    assert!(lines.contains(&"  user             2000     16  BF16    70.5 KiB  `s` (1 floats)"), "{text}");
     assert!(matches!(checkpoint::describe(home.path()), Err(CheckpointError::Missing { .. })));
     assert!(manifest(1, &tables).files.is_empty());
 }

@@ -5,7 +5,7 @@ use super::layer::Tiles;
 use super::{error_bound, kernel};
 use crate::gemm::panels::Panels;
 use crate::gemm::tile::loops_of;
-use crate::gemm::{Activation, Linear, Operands, Scratch, Weights, round_to_bf16};
+use crate::gemm::{Activation, Linear, Operands, Scratch, Weights};
 use crate::isa::{Isa, Level};
 use crate::matrix::{Matrix, MatrixMut, Store};
 use crate::values::{Kind, bits, values};
@@ -85,29 +85,53 @@ fn long_sums_are_cut_into_the_twins_blocks() {
     }
 }
 
-/// On a processor with AMX: every result within its bound, and the public layer chooses the tiles.
-#[test]
-fn the_instructions_stay_within_their_bound() {
-    let shape @ (rows, inputs, outputs) = (70, 300, 100);
-    let grain = grain(rows, inputs, outputs, 11);
-    let round = |floats: &[f32]| -> Vec<f32> { floats.iter().map(|v| round_to_bf16(*v).abs()).collect() };
-    let (x, w) = (round(&grain.x), round(&grain.w));
+/// The instructions themselves, where the processor has them: all results of the layer that users get stay within
+/// their bound of the twin's, and the gaps between rows are left alone. Biases do not go through tiles, and are
+/// equal.
+fn the_instructions_match(shape: (usize, usize, usize), seed: u64) {
+    let (rows, inputs, outputs) = shape;
+    let grain = grain(rows, inputs, outputs, seed);
     let want = of_twin(shape, &grain);
+    // With operands without signs, every result is the sum of its terms' magnitudes.
+    let [x, dy, w, b] =
+        [&grain.x, &grain.dy, &grain.w, &grain.b].map(|floats| floats.iter().map(|v| v.abs()));
+    let absolute = Grain { x: x.collect(), dy: dy.collect(), w: w.collect(), b: b.collect() };
+    let magnitudes = of_twin(shape, &absolute);
+    let terms = [inputs, outputs, rows].map(|terms| terms + 1); // the bias, or what the result is added to
     for isa in Isa::all().into_iter().filter(|isa| isa.level() == Level::Amx) {
-        let mut layer = Linear::new(isa, Operands::Bf16, inputs, outputs);
-        layer.pack(&grain.w);
-        let mut y = vec![0.0; rows * outputs];
-        let from = Matrix::new(&grain.x, rows, inputs, inputs + 1);
-        let to = MatrixMut::contiguous(&mut y, outputs);
-        layer.forward(&mut Scratch::default(), from, Some(&grain.b), Activation::Relu, to);
-        for (r, o) in (0..rows).flat_map(|r| (0..outputs).map(move |o| (r, o))) {
-            let magnitude = (0..inputs).map(|k| x[r * (inputs + 1) + k] * w[o * inputs + k]).sum::<f32>();
-            let error = (y[r * outputs + o] - want[0][r * (outputs + 2) + o]).abs();
-            assert!(
-                error <= error_bound(inputs + 1, magnitude + grain.b[o].abs()),
-                "row {r}, output {o}: {error:e}"
-            );
+        let found = results(Linear::new(isa, Operands::Bf16, inputs, outputs), rows, &grain);
+        for (which, terms) in terms.into_iter().enumerate() {
+            for (place, value) in found[which].iter().enumerate() {
+                let error = (value - want[which][place]).abs();
+                let bound = error_bound(terms, magnitudes[which][place]);
+                assert!(
+                    error <= bound,
+                    "{shape:?}, result {which}, place {place}: {error:e} above {bound:e}"
+                );
+            }
         }
+        assert_eq!(bits(&found[3]), bits(&want[3]), "{shape:?}, biases");
+    }
+}
+
+/// Widths of layers that use tiles.
+const WIDE: std::ops::Range<usize> = Weights::TILES_MIN..100;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_instructions_stay_within_their_bound(
+        shape in (1usize..80, WIDE, WIDE), seed in any::<u32>(),
+    ) {
+        the_instructions_match(shape, seed.into());
+    }
+}
+
+#[test]
+fn the_instructions_stay_within_their_bound_over_long_sums() {
+    for shape in [(70, 300, 100), (3, 1100, 40), (33, 40, 1057), (1050, 33, 34)] {
+        the_instructions_match(shape, 11);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
         SparseColumn, SplitSpec,
     },
     model::{Pooling, TaskSpec},
-    world::{View, WorldError},
+    world::WorldError,
 };
 
 /// Ids kept of a list cell when the job does not say.
@@ -34,7 +34,7 @@ pub(super) struct CheckedColumns {
 pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
     let source = source(data)?;
     let brought = match &source {
-        SourceSpec::Synthetic(world) => world.columns(View::Student),
+        SourceSpec::Synthetic(world) => world.columns(world.view),
         SourceSpec::CriteoTsv => Columns::criteo(),
         SourceSpec::Csv { .. } | SourceSpec::Parquet => Columns::default(),
     };
@@ -90,7 +90,7 @@ fn source(data: &RawData) -> Result<SourceSpec, Problem> {
     }
     Ok(match data.kind {
         DataKind::Synthetic => {
-            let world = data.world.clone().unwrap_or_default();
+            let world = data.world.as_ref().map(|given| given.0.clone()).unwrap_or_default();
             world.check().map_err(world_problem)?;
             SourceSpec::Synthetic(world)
         }
