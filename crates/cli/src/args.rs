@@ -212,6 +212,8 @@ pub enum BenchWhat {
     /// A server under load, beside the bare scorer.
     #[cfg(feature = "serve")]
     Serve(ServeBenchArguments),
+    /// Scoring requests on generated data, one thread.
+    Score(publishing::ScoreBenchArguments),
 }
 
 /// `campanile bench train`.

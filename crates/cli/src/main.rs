@@ -11,6 +11,7 @@ mod heartbeat;
 mod job_file;
 mod place;
 mod progress;
+mod publisher;
 mod scores_table;
 
 use std::process::ExitCode;

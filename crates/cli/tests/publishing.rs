@@ -103,3 +103,25 @@ fn a_damaged_checkpoint_is_not_published() {
     assert!(refused.contains("table-sparse_1-00000.safetensors"), "{refused}");
     assert!(!desk.path("registry/ranker/current").exists());
 }
+
+#[test]
+fn training_publishes_by_itself() {
+    let desk = Desk::new();
+    let path = desk.path("good.toml");
+    let job = std::fs::read_to_string(&path).unwrap();
+    let job = job
+        .replace("vocabulary = 100 ", "vocabulary = 20_000 ")
+        .replace("checkpoint_every_steps = 250", "checkpoint_every_steps = 20");
+    let publish = "[process.publish]\nregistry = \"registry\"\nmodel = \"live\"\n";
+    std::fs::write(&path, format!("{job}\n{publish}")).unwrap();
+    let said = desk.fine("train good.toml --threads 1");
+    assert!(said.contains("of `live`, trained 59 steps, is current"), "{said}");
+    let shown = desk.fine("inspect registry --verify --report report.json");
+    assert!(shown.contains("rows changed since"), "{shown}");
+    let versions = desk.report()["models"][0]["versions"].as_array().unwrap().len();
+    assert!((2..=3).contains(&versions), "{shown}");
+    // Gone on and done: the last step is in the registry already, as the newest version.
+    desk.fine("train good.toml --threads 1 --quiet");
+    let again = desk.fine("inspect registry");
+    assert!(again.contains("step        59"), "{again}");
+}

@@ -27,6 +27,7 @@ mod dlrm;
 mod factorization;
 mod heads;
 mod mlp;
+mod once;
 
 /// The most samples of one backward pass: the sum of a weight gradient over a grain is then one run of the
 /// accumulator, and adding a grain to its neighbour is one addition.
@@ -37,6 +38,8 @@ pub const BACKWARD_SAMPLES_MAX: usize = campanile_kernels::gemm::BLOCK;
 pub struct Network {
     isa: Isa,
     layers: Vec<Layer>,
+    /// For each layer: what it sees of the samples.
+    sees: Vec<once::Sees>,
     parameters: Vec<Parameter>,
     shape: Shape,
     dense_width: usize,
@@ -65,7 +68,9 @@ impl Network {
         let Finished { layers, parameters, shape } = graph.finish(logits);
         let (dense_width, pooled_width, task_count) =
             (spec.dense_count, spec.pooled_width(), spec.tasks.len());
-        Ok(Network { isa, layers, parameters, shape, dense_width, pooled_width, task_count })
+        let mut layers = layers;
+        let sees = once::sees(&mut layers);
+        Ok(Network { isa, layers, sees, parameters, shape, dense_width, pooled_width, task_count })
     }
 
     /// All weights, in the order of the flat vector.
@@ -122,6 +127,50 @@ impl Network {
         let mut pass = Forward { isa: self.isa, parameters, values, scratch };
         for layer in &self.layers {
             layer.forward(&mut pass);
+        }
+    }
+
+    /// As [`Network::forward`] for samples that all have the dense inputs `dense`, given once: layers that see
+    /// nothing else run for one sample. The bits are the same, for no product depends on the number of rows.
+    ///
+    /// # Panics
+    /// As [`Network::forward`].
+    pub fn forward_with_dense_once(
+        &self,
+        workspace: &mut Workspace,
+        parameters: &[f32],
+        samples: usize,
+        dense: &[f32],
+        pooled: &[f32],
+    ) {
+        assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
+        assert_eq!(dense.len(), self.dense_width, "length of one sample's dense inputs");
+        assert_eq!(pooled.len(), samples * self.pooled_width, "length of the pooled vectors");
+        if samples == 0 {
+            return;
+        }
+        let dense = Matrix::new(dense, 1, self.dense_width, self.dense_width);
+        let (first, all) = (Matrix::new(pooled, 1, self.pooled_width, self.pooled_width), pooled);
+        let (values, scratch) = workspace.forward(1, dense, first);
+        let mut pass = Forward { isa: self.isa, parameters, values, scratch };
+        for (layer, sees) in self.layers.iter().zip(&self.sees) {
+            if sees.dense_only {
+                layer.forward(&mut pass);
+            }
+        }
+        for (layer, sees) in self.layers.iter().zip(&self.sees) {
+            if sees.is_read_by_others {
+                workspace.spread(layer.writes(), samples);
+            }
+        }
+        let pooled = Matrix::new(all, samples, self.pooled_width, self.pooled_width);
+        // No layer that is left reads the dense inputs themselves.
+        let (values, scratch) = workspace.forward(samples, dense, pooled);
+        let mut pass = Forward { isa: self.isa, parameters, values, scratch };
+        for (layer, sees) in self.layers.iter().zip(&self.sees) {
+            if !sees.dense_only {
+                layer.forward(&mut pass);
+            }
         }
     }
 

@@ -150,6 +150,15 @@ impl Workspace {
         (values + gradients) * size_of::<f32>()
     }
 
+    /// Copies a window of the first sample to all others.
+    pub(crate) fn spread(&mut self, place: Place, samples: usize) {
+        let Source::Buffer(index) = place.source else { panic!("a layer writes to {place:?}") };
+        let Buffer { data, stride } = &mut self.values[index];
+        for sample in 1..samples {
+            data.copy_within(place.start..place.start + place.width, sample * *stride + place.start);
+        }
+    }
+
     /// The parts of a forward pass.
     pub(crate) fn forward<'a>(
         &'a mut self,

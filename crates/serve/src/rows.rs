@@ -59,6 +59,21 @@ impl ServedTable {
         Ok(table)
     }
 
+    /// A table with the first values of its rows.
+    pub fn first(spec: &TableSpec, storage: RowStorage, seed: u64) -> Result<ServedTable, TableError> {
+        let mut table = ServedTable::zeroed(spec, storage)?;
+        match &mut table {
+            ServedTable::Wide(wide) => {
+                *wide = Table::new(&wide.spec().clone(), wide.rows(), &SparseOptimizer::Sgd, seed)?;
+            }
+            ServedTable::Bytes(narrow) => {
+                let wide = Table::new(&narrow.spec, 0..narrow.spec.row_count, &SparseOptimizer::Sgd, seed)?;
+                narrow.write_rows(wide.rows(), wide.row_bytes(wide.rows()), &[]);
+            }
+        }
+        Ok(table)
+    }
+
     fn zeroed(spec: &TableSpec, storage: RowStorage) -> Result<ServedTable, TableError> {
         let format = match storage {
             RowStorage::AsTrained => spec.format,

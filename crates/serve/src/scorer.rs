@@ -79,11 +79,17 @@ impl Scorer {
         out.task_count = snapshot.model().tasks.len();
         out.logits.clear();
         let (mut first, mut done) = (0, 0);
+        let once = |request: &Request| snapshot.model().dense_count > 0 && request.dense_is_shared();
         // `first` is the request at which the next pass begins, `done` how many of its samples are scored.
         while first < requests.len() {
             let mut count = 0;
+            // What a user's dense inputs give is computed once, and only in passes of its own.
+            let dense_once = once(requests[first]);
             while first < requests.len() && count < PASS_SAMPLES {
                 let request = requests[first];
+                if count > 0 && (dense_once || once(request)) {
+                    break;
+                }
                 let end = request.sample_count().min(done + PASS_SAMPLES - count);
                 self.gather(snapshot, &Stretch { request, samples: done..end, place: count });
                 count += end - done;
@@ -93,7 +99,7 @@ impl Scorer {
                 }
             }
             if count > 0 {
-                self.pass(snapshot, count, &mut out.logits);
+                self.pass(snapshot, count, dense_once, &mut out.logits);
             }
         }
         out.probabilities.clear();
@@ -137,11 +143,16 @@ impl Scorer {
         }
     }
 
-    fn pass(&mut self, snapshot: &Snapshot, count: usize, logits: &mut Vec<f32>) {
+    fn pass(&mut self, snapshot: &Snapshot, count: usize, dense_once: bool, logits: &mut Vec<f32>) {
         let Some(made) = &mut self.made else { unreachable!("a pass has memory") };
-        let dense = &self.dense[..count * snapshot.model().dense_count];
+        let (width, workspace) = (snapshot.model().dense_count, &mut made.workspace);
+        let (network, weights) = (snapshot.network(), snapshot.parameters());
         let pooled = &self.pooled[..count * snapshot.pooled_width()];
-        snapshot.network().forward(&mut made.workspace, snapshot.parameters(), count, dense, pooled);
+        if dense_once {
+            network.forward_with_dense_once(workspace, weights, count, &self.dense[..width], pooled);
+        } else {
+            network.forward(workspace, weights, count, &self.dense[..count * width], pooled);
+        }
         logits.extend_from_slice(made.workspace.logits(count));
     }
 }

@@ -108,6 +108,42 @@ impl Snapshot {
         Ok(Snapshot { version, job, inputs, tables, network, parameters, isa: options.isa, pooled_offsets })
     }
 
+    /// A model with the first values of its weights and rows, for measuring.
+    ///
+    /// # Errors
+    /// When the shapes do not fit, the memory is not there, or the job's transforms must be measured first.
+    pub fn untrained(job: &Job, model: &str, options: &Options) -> Result<Snapshot, SnapshotError> {
+        let mut job = job.clone();
+        job.run.model.precision = options.precision.unwrap_or(job.run.model.precision);
+        let spec = &job.run.model;
+        let nowhere = PathBuf::from(model);
+        let transforms = Transforms::unmeasured_of(&job.run.data)?.ok_or(SnapshotError::NoTransforms {
+            path: nowhere.clone(),
+            wanted: nowhere.join(TRANSFORMS_FILE),
+        })?;
+        check_columns(&nowhere, &transforms, spec)?;
+        let network = Network::new(spec, options.isa)?;
+        let parameters = network.initial_parameters(job.run.seed);
+        let tables = spec
+            .tables
+            .iter()
+            .map(|table| ServedTable::first(table, options.rows, job.run.seed).map(Arc::new));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let inputs = Arc::new(Inputs::new(transforms, spec));
+        let version = Version {
+            model: model.to_owned(),
+            number: 0,
+            id: String::new(),
+            step: 0,
+            run_hash: job.run.hash(),
+            transforms: inputs.fingerprint().to_owned(),
+            data_time: None,
+        };
+        let pooled_offsets = spec.pooled_offsets();
+        let isa = options.isa;
+        Ok(Snapshot { version, job, inputs, tables, network, parameters, isa, pooled_offsets }.packed())
+    }
+
     /// The job that wrote a checkpoint.
     ///
     /// # Errors

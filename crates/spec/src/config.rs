@@ -174,8 +174,35 @@ section! {
         pub table_memory_mib: u64 = 0,
         /// Batches prepared ahead of the step.
         pub batches_ahead: usize = 4,
+        /// Publishing while training.
+        pub publish: Publish,
         /// Whether ranks compute while ids, vectors and gradients travel.
         pub pipeline: Pipeline = Pipeline::Auto,
+    }
+}
+
+section! {
+    /// Publishing while training: checkpoints go to a registry as soon as they stand, if they pass the gate, while
+    /// the training goes on. How fresh a published model can be follows from `checkpoint_every_steps`.
+    pub struct Publish {
+        /// The registry; empty means that nothing is published.
+        pub registry: PathBuf = PathBuf::new(),
+        /// The model's name in the registry.
+        pub model: String = "model".to_owned(),
+        /// At most every so many steps; 0 means every checkpoint. The last checkpoint is always published.
+        pub every_steps: u64 = 0,
+        /// At most every so many minutes; 0 means every checkpoint.
+        pub every_minutes: u64 = 0,
+        /// Versions that stay in the registry, the newest ones.
+        pub keep: usize = 5,
+        /// Publish only rows that changed, where that is less than half of all.
+        pub deltas: bool = true,
+        /// Validation rows that the gate looks at; 0 means no gate. Without a validation split there is none.
+        pub gate_rows: u64 = 100_000,
+        /// NE may be above the current version's by this much.
+        pub ne_margin: f64 = 0.002,
+        /// Calibration may be further from 1 than the current version's by this much.
+        pub calibration_margin: f64 = 0.05,
     }
 }
 

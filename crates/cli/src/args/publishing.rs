@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 
-use super::SplitName;
+use super::{BenchConfig, BenchPrecision, SplitName};
 
 /// `campanile publish`.
 ///
@@ -96,4 +96,50 @@ pub struct ExportArguments {
     /// Write what was done as JSON.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+}
+
+/// `campanile bench score`.
+///
+/// Scores requests of the standard models on one thread and prints latency by percentile and samples/s. Requests
+/// are filled before the clock starts; a score is a lookup of 26 rows and the whole network, per sample.
+#[derive(Debug, Clone, Args)]
+pub struct ScoreBenchArguments {
+    /// Which model size.
+    #[arg(long, value_enum, default_value = "kaggle")]
+    pub config: BenchConfig,
+    /// Arithmetic of the dense network.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub precision: BenchPrecision,
+    /// How rows are held.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub rows: BenchRows,
+    /// Samples of a request; several values make several lines.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64,512")]
+    pub batch: Vec<usize>,
+    /// Divide the rows of every table by this, for a machine that must hold a peer's tables too.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub shrink: u64,
+    /// Give the dense inputs and half of the features once a request: a user and candidates.
+    #[arg(long)]
+    pub user_once: bool,
+    /// About how long to measure each, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Measure on demand: print `ready`, then answer each line `go SECONDS BATCH` with a line of JSON.
+    #[arg(long)]
+    pub serve_rounds: bool,
+    /// Write the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// How rows are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchRows {
+    /// 32-bit floats.
+    F32,
+    /// IEEE halves.
+    F16,
+    /// One byte an element.
+    Int8,
 }

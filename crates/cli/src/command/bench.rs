@@ -5,6 +5,7 @@
 
 mod input;
 mod limits;
+mod score;
 #[cfg(feature = "serve")]
 mod serve;
 mod workload;
@@ -56,6 +57,7 @@ pub fn run(arguments: &BenchArguments, place: &Place) -> Result<()> {
         }
         #[cfg(feature = "serve")]
         BenchWhat::Serve(arguments) => serve::run(arguments),
+        BenchWhat::Score(arguments) => score::run(arguments),
     }
 }
 

@@ -134,6 +134,14 @@ impl HoldOut {
 }
 
 impl Desk<'_> {
+    /// What went wrong, or what was published, as one line.
+    pub fn publish_in_words(&self, checkpoint: &Path) -> String {
+        match self.publish(checkpoint) {
+            Ok(outcome) => sentence(&outcome.release),
+            Err(error) => format!("not published: {}: {error:#}", checkpoint.display()),
+        }
+    }
+
     /// Checks a checkpoint and publishes it.
     pub fn publish(&self, checkpoint: &Path) -> Result<Outcome> {
         let (registry, model) = (&self.registry, self.model);

@@ -18,6 +18,7 @@ use crate::{
     format, job_file,
     place::Place,
     progress::Progress,
+    publisher::Publisher,
     scores_table::scores_table,
 };
 
@@ -28,10 +29,18 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     let quiet = arguments.quiet || !place.is_first();
     let prepared = place.first_then_others(|| prep::prepared_with_pulse(&job, quiet, place.pulse()))?;
     let mut watcher = Watcher::new(&job, quiet, place);
+    if place.is_first() {
+        watcher.publisher = Publisher::of(&job, &prepared);
+    }
     let summary = train(&job, &prepared, place.ranks(&job)?, &mut watcher)?;
     watcher.end();
     if !place.is_first() {
         return Ok(());
+    }
+    for line in watcher.publisher.take().map(Publisher::finish).unwrap_or_default() {
+        if !arguments.quiet || line.starts_with("not published") {
+            println!("{line}");
+        }
     }
     if !arguments.quiet {
         print_summary(&summary, &job, &arguments.job);
@@ -102,6 +111,7 @@ fn remove_earlier(job: &Job) -> Result<()> {
 
 /// Shows the run while it goes on.
 struct Watcher<'a> {
+    publisher: Option<Publisher>,
     progress: Option<Progress>,
     quiet: bool,
     place: &'a Place,
@@ -112,7 +122,7 @@ struct Watcher<'a> {
 impl Watcher<'_> {
     fn new<'a>(job: &Job, quiet: bool, place: &'a Place) -> Watcher<'a> {
         let output = job.process.output_dir.display().to_string();
-        Watcher { progress: None, quiet, place, started: Started::default(), output }
+        Watcher { publisher: None, progress: None, quiet, place, started: Started::default(), output }
     }
 
     fn end(&mut self) {
@@ -166,6 +176,8 @@ impl Observer for Watcher<'_> {
             }
             Event::Checkpoint { step, path } => {
                 progress.line(&format!("step {}: checkpoint {}", format::count(*step), path.display()));
+                let said = self.publisher.as_mut().and_then(|publisher| publisher.checkpoint(*step, path));
+                said.iter().for_each(|line| progress.line(line));
             }
         }
     }

@@ -96,3 +96,36 @@ fn what_is_given_once_is_as_if_given_for_each() {
     let first = one.samples(0..1).1[0];
     assert!(one.probabilities.chunks(one.task_count).any(|sample| sample[0] != first), "candidates differ");
 }
+
+#[test]
+fn dense_inputs_given_once_have_the_same_bits_in_every_network() {
+    for example in ["tiny", "first", "dcn", "multi_task", "low_precision"] {
+        let trained = Trained::example(example);
+        let snapshot = Snapshot::open(&trained.checkpoint, example, &Options::default()).unwrap();
+        let inputs = snapshot.inputs();
+        let (count, width) = (140, inputs.dense_count());
+        let mut batch = trained.samples(count as u64);
+        let (user, others) = batch.dense.split_at_mut(width);
+        others.chunks_exact_mut(width).for_each(|dense| dense.copy_from_slice(user));
+        let mut once = Request::new();
+        once.begin(inputs, count).unwrap();
+        for (column, value) in batch.dense[..width].iter().enumerate() {
+            once.dense(column, Side::Once, &[*value]).unwrap();
+        }
+        for feature in 0..inputs.feature_count() {
+            let bags = batch.bags.feature(feature);
+            let lengths: Vec<u32> = bags.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            once.rows(feature, Side::Each, &lengths, bags.rows).unwrap();
+            if !bags.weights.is_empty() {
+                once.weights(feature, bags.weights).unwrap();
+            }
+        }
+        once.finish().unwrap();
+        let mut each = Request::new();
+        fill(&mut each, &snapshot, &batch);
+        let (mut scorer, mut one, mut other) = (Scorer::new(), Scores::default(), Scores::default());
+        scorer.score(&snapshot, &[&once, &each, &once], &mut one).unwrap();
+        scorer.score(&snapshot, &[&each, &each, &each], &mut other).unwrap();
+        assert_eq!(bits(&one.logits), bits(&other.logits), "{example}");
+    }
+}

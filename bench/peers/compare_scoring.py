@@ -1,0 +1,105 @@
+"""Scores with ours, PyTorch and onnxruntime in turns, one thread each, and prints latencies and their ratio.
+
+Usage: compare_scoring.py [--config kaggle|terabyte] [--rounds N] [--seconds S] [--save FILE]; `--help` lists the rest. Build
+`campanile` in release mode first, or name it with `--ours`. A round is one turn for each competitor and batch size, in an
+order that rotates; a ratio is taken inside a round, so load that slows all of them cancels.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import machine
+
+HERE = Path(__file__).resolve().parent
+OURS = "target/release/campanile bench score"
+VARIANTS = ["eager", "jit", "compile", "ort"]
+
+
+class Peer:
+    """A process that answers `go`."""
+
+    def __init__(self, command: list[str]):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        line = self.process.stdout.readline()
+        while not line.startswith("ready"):
+            if not line:
+                raise SystemExit(f"`{shlex.join(command)}` ended before it was ready")
+            line = self.process.stdout.readline()
+        self.about = json.loads(line[5:] or "{}")
+
+    def go(self, *words) -> dict:
+        self.process.stdin.write("go " + " ".join(map(str, words)) + "\n")
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--config", default="kaggle", choices=["kaggle", "terabyte"])
+    flags.add_argument("--batch", default="1,64,512")
+    flags.add_argument("--rounds", type=int, default=7)
+    flags.add_argument("--seconds", type=float, default=0.5)
+    flags.add_argument("--shrink", type=int, help="divide table rows; 4 for terabyte, so that three copies fit")
+    flags.add_argument("--ours", default=OURS)
+    flags.add_argument("--ours-also", default="", help="flags of further variants of ours, separated by commas")
+    flags.add_argument("--variants", default=",".join(VARIANTS))
+    flags.add_argument("--save", help="append every round as a line of JSON")
+    arguments = flags.parse_args()
+    shrink = arguments.shrink or (4 if arguments.config == "terabyte" else 1)
+    shared = ["--config", arguments.config, "--shrink", str(shrink), "--batch", arguments.batch]
+    ours = {"ours": Peer([*shlex.split(arguments.ours), *shared, "--serve-rounds"])}
+    for extra in filter(None, arguments.ours_also.split(",")):
+        ours[f"ours {extra}"] = Peer([*shlex.split(arguments.ours), *shared, *shlex.split(extra), "--serve-rounds"])
+    peer = Peer([sys.executable, str(HERE / "scoring_peer.py"), *shared, "--variants", arguments.variants])
+    turns = [(name, one, []) for name, one in ours.items()]
+    turns += [(variant, peer, [variant]) for variant in arguments.variants.split(",")]
+    found: dict = {}
+    for number in range(arguments.rounds):
+        for batch in arguments.batch.split(","):
+            for place in range(len(turns)):
+                name, one, words = turns[(place + number) % len(turns)]
+                machine.wait_for_quiet(1.0)
+                answer = one.go(arguments.seconds, batch, *words)
+                found.setdefault((batch, name), []).append(answer)
+                if arguments.save:
+                    line = {"config": arguments.config, "batch": int(batch), "who": name, "round": number, **answer}
+                    with open(arguments.save, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
+    show(arguments, found, [name for name, _, _ in turns], {**machine.describe(), **peer.about, "shrink": shrink})
+    for one in {id(p): p for _, p, _ in turns}.values():
+        one.end()
+
+
+def show(arguments, found: dict, names: list[str], about: dict) -> None:
+    print(f"{arguments.config}: {json.dumps(about)}")
+    print("| samples | who | p50 us | p99 us | min us | samples/s | best peer's p50 / this | p99 |")
+    print("|---|---|---|---|---|---|---|---|")
+    peers = [name for name in names if not name.startswith("ours")]
+    for batch in arguments.batch.split(","):
+        def middle(name, key):
+            return median(answer[key] for answer in found[batch, name])
+
+        best = {key: min(peers, key=lambda name: middle(name, key)) for key in ["p50_us", "p99_us"]}
+        for name in names:
+            def ratio(key):
+                pairs = zip(found[batch, best[key]], found[batch, name])
+                return median(theirs[key] / own[key] for theirs, own in pairs)
+
+            p50 = middle(name, "p50_us")
+            print(
+                f"| {batch} | {name} | {p50:.1f} | {middle(name, 'p99_us'):.1f} | {middle(name, 'min_us'):.1f} "
+                f"| {int(batch) / p50 * 1e6:,.0f} | {ratio('p50_us'):.2f} ({best['p50_us']}) "
+                f"| {ratio('p99_us'):.2f} ({best['p99_us']}) |"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+//! Publishing while training: a thread of its own takes checkpoints to the registry, one at a time.
+//!
+//! A run never waits for it and never fails by it: what the gate holds back or the disk refuses is told, and the
+//! next checkpoint is another try. A checkpoint that comes while one is on its way waits for the next turn.
+
+use std::{
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use campanile_data::{Dataset, Prepared};
+use campanile_spec::config::{Job, Publish};
+use campanile_tables::{Registry, registry::Shape};
+
+use crate::command::{gate::Margins, publish::Desk};
+
+/// Takes checkpoints to a registry.
+pub struct Publisher {
+    settings: Publish,
+    hold_out: Option<Dataset>,
+    /// The step and time of the last one that was begun.
+    last: Option<(u64, Instant)>,
+    under_way: Option<JoinHandle<String>>,
+    /// The newest checkpoint, if it is not published yet.
+    waiting: Option<(u64, PathBuf)>,
+}
+
+impl Publisher {
+    /// The publisher that a job asks for.
+    pub fn of(job: &Job, prepared: &Prepared) -> Option<Publisher> {
+        let settings = job.process.publish.clone();
+        if settings.registry.as_os_str().is_empty() {
+            return None;
+        }
+        let hold_out = prepared.valid.clone().filter(|_| settings.gate_rows > 0);
+        Some(Publisher { settings, hold_out, last: None, under_way: None, waiting: None })
+    }
+
+    /// A checkpoint stands. Says what became of an earlier one, if that is known by now.
+    pub fn checkpoint(&mut self, step: u64, path: &Path) -> Option<String> {
+        let said = self.under_way.take_if(|thread| thread.is_finished()).map(told);
+        if self.last.is_some_and(|(last_step, _)| last_step == step) {
+            return said;
+        }
+        self.waiting = Some((step, path.to_owned()));
+        let due = self.last.is_none_or(|(last_step, time)| {
+            step.saturating_sub(last_step) >= self.settings.every_steps
+                && time.elapsed() >= Duration::from_secs(60 * self.settings.every_minutes)
+        });
+        if due && self.under_way.is_none() {
+            self.begin();
+        }
+        said
+    }
+
+    /// Waits for the one under way and publishes the last checkpoint; says what became of both.
+    pub fn finish(mut self) -> Vec<String> {
+        let mut said: Vec<String> = self.under_way.take().map(told).into_iter().collect();
+        self.begin();
+        said.extend(self.under_way.take().map(told));
+        said
+    }
+
+    fn begin(&mut self) {
+        let Some((step, path)) = self.waiting.take() else { return };
+        self.last = Some((step, Instant::now()));
+        let (settings, hold_out) = (self.settings.clone(), self.hold_out.clone());
+        self.under_way = Some(std::thread::spawn(move || {
+            let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
+            let desk = Desk {
+                registry: Registry::new(&settings.registry),
+                model: &settings.model,
+                gate: hold_out.as_ref().map(|rows| (Margins { ne, calibration }, rows, settings.gate_rows)),
+                keep: settings.keep,
+                shape: if settings.deltas { Shape::Smallest } else { Shape::Whole },
+            };
+            desk.publish_in_words(&path)
+        }));
+    }
+}
+
+fn told(thread: JoinHandle<String>) -> String {
+    thread.join().unwrap_or_else(|_| "not published: the publisher stopped on an internal error".to_owned())
+}
