@@ -9,6 +9,7 @@
 //! The snapshot is taken once, when a request is read. Jobs of one snapshot may share a call; what is in the call
 //! cannot be seen in a score.
 
+mod here;
 mod threads;
 
 use std::{
@@ -55,6 +56,7 @@ pub struct Engine {
     /// The last minute, for the page.
     pub history: History,
     queue: Queue<ScoreJob>,
+    desks: here::Desks,
     spare: Mutex<Vec<Request>>,
     draining: AtomicBool,
     started_us: u64,
@@ -134,6 +136,7 @@ impl Engine {
             allow_control: false,
             history: History::default(),
             queue: Queue::new(queue),
+            desks: here::Desks::default(),
             spare: Mutex::default(),
             draining: AtomicBool::new(false),
             started_us: clock::unix_us(),
@@ -244,6 +247,11 @@ impl Engine {
         deadline: Option<Instant>,
         timeout_us: u64,
     ) -> Result<Part, ServeError> {
+        let request = match self.score_here(&loaded, request) {
+            Ok(Some(part)) => return Ok(part),
+            Ok(None) => return Err(ServeError::Internal { problem: "scoring failed".to_owned() }),
+            Err(request) => request,
+        };
         let (answer, answered) = oneshot::channel();
         let job = ScoreJob { loaded, request, deadline, pushed: clock::now(), answer };
         if let Err((job, refused)) = self.queue.push(job) {

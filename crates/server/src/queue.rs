@@ -143,6 +143,12 @@ impl<J: Job> Queue<J> {
         (state.jobs.len(), state.samples)
     }
 
+    /// Whether a job would be alone: nobody waits, and nobody is to be waited for.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        self.limits.wait.is_zero() && state.jobs.is_empty() && !state.closed
+    }
+
     /// Takes no more; what waits is still scored.
     pub fn close(&self) {
         self.lock().closed = true;

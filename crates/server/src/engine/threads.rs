@@ -29,11 +29,13 @@ impl ScoringThreads {
             std::thread::Builder::new().name(format!("score-{number}")).spawn(move || run(&engine))
         };
         let threads = (0..count.max(1)).map(start).collect::<Result<_, _>>()?;
+        engine.desks.limit.store(count.max(1), Ordering::Relaxed);
         Ok(ScoringThreads { engine: Arc::clone(engine), threads })
     }
 
     /// Lets what waits be scored, and ends the threads.
     pub fn finish(self) {
+        self.engine.desks.limit.store(0, Ordering::Relaxed);
         self.engine.queue.close();
         for thread in self.threads {
             // A thread that failed has been counted; there is nothing left to save.
@@ -47,7 +49,9 @@ fn run(engine: &Engine) {
     while let Some(batch) = engine.queue.take() {
         // A panic is a mistake of ours. It costs the requests of its batch, which learn it because their sender is
         // dropped, and not the thread.
+        engine.desks.busy.fetch_add(1, Ordering::Relaxed);
         let done = catch_unwind(AssertUnwindSafe(|| score(engine, &mut scorer, &mut scores, batch)));
+        engine.desks.busy.fetch_sub(1, Ordering::Relaxed);
         if done.is_err() {
             engine.metrics.scorer_restarts.fetch_add(1, Ordering::Relaxed);
             (scorer, scores) = (Scorer::new(), Scores::default());
