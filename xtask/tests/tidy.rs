@@ -59,7 +59,7 @@ fn rules_on_source_fire() {
         "crates/train/src/step.rs",
         &format!("{doc}let start = Instant::now();\n"),
         expect![[
-            r#"crates/train/src/step.rs:2: `Instant::now` may not stand here: time is read by the command line and by train's clock; take a clock or a time as an argument"#
+            r#"crates/train/src/step.rs:2: `Instant::now` may not stand here: time is read by the command line and by the clocks of train and server; take a clock or a time as an argument"#
         ]],
     );
     check(
@@ -77,7 +77,7 @@ fn rules_on_source_fire() {
         "crates/sharded/src/route.rs",
         &format!("{doc}#![allow(unsafe_code)]\nlet (a, b) = mpsc::channel();\n"),
         expect![[r#"
-            crates/sharded/src/route.rs:2: `allow(unsafe_code)` may not stand here: unsafe code lives in kernels' vector modules and in the modules that map memory
+            crates/sharded/src/route.rs:2: `allow(unsafe_code)` may not stand here: unsafe code lives in kernels' vector modules, in the modules that map memory, and where MPI is called
             crates/sharded/src/route.rs:3: `mpsc::channel(` may not stand here: every queue has a limit with a name; use `sync_channel`"#]],
     );
     check(
