@@ -68,7 +68,9 @@ const NEEDS: &[Need] = &[
     },
     Need {
         what: "libclang, which reads MPI's headers",
-        probe: "ls /usr/lib/llvm*/lib/libclang*.so* /usr/lib*/libclang.so* 2>/dev/null | grep -q libclang",
+        // libclang-cpp.so, which other packages bring, is another library.
+        probe: "ls /usr/lib/llvm*/lib /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu 2>/dev/null | \
+                grep -qE '^libclang(-[0-9.]+)?[.]so'",
         install: Some(
             "[ $(id -u) = 0 ] && apt-get update -qq && \
              apt-get install -y --no-install-recommends libclang-dev clang",
