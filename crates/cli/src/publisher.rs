@@ -17,6 +17,7 @@ use crate::command::{gate::Margins, publish::Desk};
 
 /// Takes checkpoints to a registry.
 pub struct Publisher {
+    registry: PathBuf,
     settings: Publish,
     hold_out: Option<Dataset>,
     /// The step and time of the last one that was begun.
@@ -30,11 +31,9 @@ impl Publisher {
     /// The publisher that a job asks for.
     pub fn of(job: &Job, prepared: &Prepared) -> Option<Publisher> {
         let settings = job.process.publish.clone();
-        if settings.registry.as_os_str().is_empty() {
-            return None;
-        }
+        let registry = settings.registry.clone()?;
         let hold_out = prepared.valid.clone().filter(|_| settings.gate_rows > 0);
-        Some(Publisher { settings, hold_out, last: None, under_way: None, waiting: None })
+        Some(Publisher { registry, settings, hold_out, last: None, under_way: None, waiting: None })
     }
 
     /// A checkpoint stands. Says what became of an earlier one, if that is known by now.
@@ -65,11 +64,12 @@ impl Publisher {
     fn begin(&mut self) {
         let Some((step, path)) = self.waiting.take() else { return };
         self.last = Some((step, Instant::now()));
-        let (settings, hold_out) = (self.settings.clone(), self.hold_out.clone());
+        let (registry, settings) = (self.registry.clone(), self.settings.clone());
+        let hold_out = self.hold_out.clone();
         self.under_way = Some(std::thread::spawn(move || {
             let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
             let desk = Desk {
-                registry: Registry::new(&settings.registry),
+                registry: Registry::new(&registry),
                 model: &settings.model,
                 gate: hold_out.as_ref().map(|rows| (Margins { ne, calibration }, rows, settings.gate_rows)),
                 keep: settings.keep,

@@ -89,6 +89,13 @@ impl RestRequest {
         );
         RestRequest([head.as_bytes(), body].concat())
     }
+
+    /// The same with more headers.
+    pub fn with_headers(self, headers: &[&str]) -> RestRequest {
+        let line_end = self.0.windows(2).position(|pair| pair == b"\r\n").map_or(0, |at| at + 2);
+        let more: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        RestRequest([&self.0[..line_end], more.as_bytes(), &self.0[line_end..]].concat())
+    }
 }
 
 impl RestClient {

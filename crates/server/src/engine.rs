@@ -29,8 +29,9 @@ use crate::{
     error::ServeError,
     feature_log::{FeatureLog, Record},
     features,
-    metrics::{Metrics, Outcome, Stage, Transport},
+    metrics::{Metrics, Stage},
     models::{Loaded, Models},
+    passage::{Listeners, Passage},
     protocol::{InferRequest, Limits},
     queue::{Job, Queue, QueueLimits, Refused},
 };
@@ -53,6 +54,8 @@ pub struct Engine {
     pub limits: Limits,
     /// Whether clients may load and unload models.
     pub allow_control: bool,
+    /// Who is told of requests.
+    pub listeners: Listeners,
     /// The last minute, for the page.
     pub history: History,
     queue: Queue<ScoreJob>,
@@ -92,8 +95,6 @@ pub struct Scored {
     pub id: String,
     /// For each task its probabilities, then its logits; wanted ones only.
     pub outputs: Vec<Output>,
-    /// When reading began.
-    pub started: Instant,
 }
 
 /// One output tensor.
@@ -134,6 +135,7 @@ impl Engine {
             log,
             limits,
             allow_control: false,
+            listeners: Listeners::default(),
             history: History::default(),
             queue: Queue::new(queue),
             desks: here::Desks::default(),
@@ -144,7 +146,7 @@ impl Engine {
         }
     }
 
-    /// Scores a request and counts how it went.
+    /// Scores a request and notes on its way what it passed.
     ///
     /// # Errors
     /// With what to tell the client.
@@ -152,45 +154,37 @@ impl Engine {
         &self,
         target: (&str, &str),
         request: InferRequest,
-        started: Instant,
+        passage: &mut Passage,
     ) -> Result<Scored, ServeError> {
+        let id = request.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
+        passage.id.clone_from(&id);
         if self.draining.load(Ordering::Relaxed) {
             return Err(ServeError::ShuttingDown);
         }
         let loaded = self.models.served(target.0, target.1)?;
+        passage.version.clone_from(&loaded.version);
         check_outputs(&loaded, &request)?;
-        let id = request.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
         let mut prepared = self.spare_request();
         if let Err(error) = features::fill(&mut prepared, &loaded.snapshot, &request.inputs, &self.limits) {
             self.keep(prepared);
             return Err(error.into());
         }
-        let read = clock::now();
-        self.metrics.add_stage(Stage::Read, clock::us_between(started, read));
+        passage.samples = prepared.sample_count();
+        passage.took(Stage::Read, clock::us_between(passage.started, clock::now()));
         let timeout_us = request.timeout_us;
-        let deadline = (timeout_us > 0).then(|| started + Duration::from_micros(timeout_us));
+        let deadline = (timeout_us > 0).then(|| passage.started + Duration::from_micros(timeout_us));
         let part = self.scored(prepared, Arc::clone(&loaded), deadline, timeout_us).await?;
-        self.metrics.add_stage(Stage::Queue, part.queue_us);
-        self.metrics.add_stage(Stage::Score, part.score_us);
+        passage.took(Stage::Queue, part.queue_us);
+        passage.took(Stage::Score, part.score_us);
         let outputs = outputs(&loaded, &request, &part);
         self.note(&loaded, &id, request, &part);
         self.keep(part.request);
-        Ok(Scored { loaded, id, outputs, started })
+        Ok(Scored { loaded, id, outputs })
     }
 
-    /// Counts the end of a request: how it went, and how long it took.
-    pub fn ended<T>(&self, transport: Transport, started: Instant, result: &Result<T, ServeError>) {
-        let outcome = match result {
-            Ok(_) => {
-                self.metrics.add_stage(Stage::Total, clock::us_between(started, clock::now()));
-                Outcome::Scored
-            }
-            Err(ServeError::Busy { .. }) => Outcome::Busy,
-            Err(ServeError::Late { .. }) => Outcome::Late,
-            Err(ServeError::Internal { .. } | ServeError::Source(_)) => Outcome::Failed,
-            Err(_) => Outcome::Refused,
-        };
-        self.metrics.add_outcome(transport, outcome);
+    /// Tells of the end of a request.
+    pub fn ended<T>(&self, passage: Passage, result: &Result<T, ServeError>) {
+        self.listeners.tell(&self.metrics, passage, result.as_ref().err());
     }
 
     /// Changes what is in service because a client asked, on a thread that may wait.

@@ -11,6 +11,7 @@ use crate::{
     error::ServeError,
     metadata::{self, TensorMetadata},
     metrics::{Stage, Transport},
+    passage::Passage,
     proto::{
         self, InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
         grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer},
@@ -19,6 +20,7 @@ use crate::{
         model_infer_response::InferOutputTensor,
     },
     protocol::{Datatype, InferRequest, Limits, ProtocolError, Tensor, WantedOutput, at_most},
+    traces::TRACEPARENT,
 };
 
 /// The service for one engine.
@@ -100,9 +102,11 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let started = clock::now();
-        let answered = infer(&self.0, request, started).await;
-        self.0.ended(Transport::Grpc, started, &answered);
+        let traceparent = request.metadata().get(TRACEPARENT).and_then(|value| value.to_str().ok());
+        let model = &request.get_ref().model_name;
+        let mut passage = Passage::begin(Transport::Grpc, model, traceparent.map(str::to_owned));
+        let answered = infer(&self.0, request, &mut passage).await;
+        self.0.ended(passage, &answered);
         Ok(Response::new(answered?))
     }
 
@@ -142,7 +146,7 @@ impl GrpcInferenceService for Service {
 async fn infer(
     engine: &Engine,
     request: Request<ModelInferRequest>,
-    started: std::time::Instant,
+    passage: &mut Passage,
 ) -> Result<ModelInferResponse, ServeError> {
     let timeout = request.metadata().get("grpc-timeout").and_then(|value| timeout(value.to_str().ok()?));
     let message = request.into_inner();
@@ -153,10 +157,10 @@ async fn infer(
         request.timeout_us =
             if request.timeout_us == 0 { timeout_us } else { request.timeout_us.min(timeout_us) };
     }
-    let scored = engine.infer((&model, &version), request, started).await?;
+    let scored = engine.infer((&model, &version), request, passage).await?;
     let write = clock::now();
     let answer = answer(scored);
-    engine.metrics.add_stage(Stage::Write, clock::us_between(write, clock::now()));
+    passage.took(Stage::Write, clock::us_between(write, clock::now()));
     Ok(answer)
 }
 

@@ -24,12 +24,14 @@ pub mod listener;
 pub mod metadata;
 pub mod metrics;
 pub mod models;
+pub mod passage;
 pub mod protocol;
 pub mod queue;
 pub mod rest;
 pub mod security;
 pub mod server;
 pub mod source;
+pub mod traces;
 
 /// The messages of the protocol, compiled from `proto/inference.proto`.
 #[expect(missing_docs, reason = "written by the compiler of the protocol, which explains the fields itself")]

@@ -46,6 +46,13 @@ pub enum Transport {
     Grpc,
 }
 
+impl Transport {
+    /// Its label.
+    pub fn name(self) -> &'static str {
+        TRANSPORTS[self as usize].1
+    }
+}
+
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {

@@ -22,7 +22,9 @@ use crate::{
     metadata,
     metrics::{self, Stage, Transport},
     models::Models,
+    passage::Passage,
     protocol::json::{self, Answer},
+    traces::TRACEPARENT,
 };
 
 /// How long a client may take to send a body.
@@ -121,30 +123,31 @@ async fn infer(
     request: Request<Body>,
 ) -> Response {
     let body = read_body(&engine, &request.headers().clone(), request.into_body()).await;
-    let started = clock::now();
+    let (model, version) = target(&parts);
+    let mut passage = Passage::begin(Transport::Rest, model, None);
     let (headers, body) = match body {
         Ok(read) => read,
         Err(error) => {
             let failed = Err::<(), _>(error);
-            engine.ended(Transport::Rest, started, &failed);
+            engine.ended(passage, &failed);
             return failed.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
         }
     };
+    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    passage.traceparent = header(TRACEPARENT).map(str::to_owned);
+    let own_id = header(REQUEST_ID).filter(|id| id.len() <= engine.limits.id_bytes_max);
+    passage.id = own_id.unwrap_or_default().to_owned();
     let answered = async {
-        let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let mut request = json::parse(&body, header(HEADER_LENGTH), &engine.limits)?;
-        if request.id.is_none() {
-            request.id =
-                header(REQUEST_ID).filter(|id| id.len() <= engine.limits.id_bytes_max).map(str::to_owned);
-        }
-        let scored = engine.infer(target(&parts), request, started).await?;
+        request.id = request.id.or_else(|| own_id.map(str::to_owned));
+        let scored = engine.infer((model, version), request, &mut passage).await?;
         let write = clock::now();
         let response = answer(&scored)?;
-        engine.metrics.add_stage(Stage::Write, clock::us_between(write, clock::now()));
+        passage.took(Stage::Write, clock::us_between(write, clock::now()));
         Ok(response)
     };
     let answered = answered.await;
-    engine.ended(Transport::Rest, started, &answered);
+    engine.ended(passage, &answered);
     answered.unwrap_or_else(IntoResponse::into_response)
 }
 

@@ -29,6 +29,7 @@ use crate::{
     models::Followed,
     rest,
     security::Access,
+    traces::Traces,
 };
 
 /// How a server runs; what it serves is in the [`Engine`].
@@ -52,6 +53,17 @@ pub struct ServerOptions {
     pub poll: Duration,
     /// How long requests that are under way may take when the server ends.
     pub drain_max: Duration,
+    /// Where traces go, if anywhere.
+    pub traces: Option<TraceOptions>,
+}
+
+/// Where traces go.
+#[derive(Debug, Clone)]
+pub struct TraceOptions {
+    /// An OTLP collector that speaks gRPC, such as `http://127.0.0.1:4317`.
+    pub collector: String,
+    /// The share of requests without a caller's trace that are traced.
+    pub share: f64,
 }
 
 /// Why a server does not start.
@@ -64,6 +76,14 @@ pub enum StartError {
         address: SocketAddr,
         /// Why.
         source: io::Error,
+    },
+    /// The collector cannot be spoken to.
+    #[error("cannot send traces to {collector}: {problem}; give an address such as http://127.0.0.1:4317")]
+    Traces {
+        /// Its address.
+        collector: String,
+        /// Why.
+        problem: String,
     },
     /// The system gives no threads.
     #[error("cannot start threads: {0}")]
@@ -86,6 +106,19 @@ pub struct Server {
     pub grpc: Option<SocketAddr>,
 }
 
+impl TraceOptions {
+    fn start(&self) -> Result<Traces, StartError> {
+        let collector = self.collector.clone();
+        // Collectors are asked by the machine beside them; one far away needs an agent here, which also keeps spans
+        // when it cannot be reached.
+        if !collector.starts_with("http://") {
+            return Err(StartError::Traces { collector, problem: "it is no http:// address".to_owned() });
+        }
+        Traces::to(&collector, self.share)
+            .map_err(|error| StartError::Traces { collector, problem: error.to_string() })
+    }
+}
+
 impl Server {
     /// Starts everything. Models are loaded in the background, unless that was done before.
     ///
@@ -101,6 +134,10 @@ impl Server {
             .thread_name("network")
             .enable_all()
             .build()?;
+        if let Some(wanted) = &options.traces {
+            let _inside = runtime.enter();
+            let _ = engine.listeners.traces.set(wanted.start()?);
+        }
         let (draining, drains) = watch::channel(false);
         let door = Door {
             engine: Arc::clone(&engine),
@@ -165,6 +202,9 @@ impl Server {
             self.runtime.block_on(async { tokio::time::timeout(self.drain_max, all).await.is_ok() });
         self.follower.finish();
         self.scoring.finish();
+        if let Some(traces) = self.engine.listeners.traces.get() {
+            traces.finish();
+        }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         in_time
     }

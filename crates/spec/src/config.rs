@@ -185,8 +185,8 @@ section! {
     /// Publishing while training: checkpoints go to a registry as soon as they stand, if they pass the gate, while
     /// the training goes on. How fresh a published model can be follows from `checkpoint_every_steps`.
     pub struct Publish {
-        /// The registry; empty means that nothing is published.
-        pub registry: PathBuf = PathBuf::new(),
+        /// The registry; nothing is published without one.
+        pub registry: Option<PathBuf> = None,
         /// The model's name in the registry.
         pub model: String = "model".to_owned(),
         /// At most every so many steps; 0 means every checkpoint. The last checkpoint is always published.

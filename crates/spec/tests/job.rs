@@ -218,6 +218,16 @@ fn the_effective_job_has_every_key_and_reads_back() {
         train = ["a.parquet", "b \"c\".parquet"]
         valid = []
         test = []
+
+        [process.publish]
+        model = "model"
+        every_steps = 0
+        every_minutes = 0
+        keep = 5
+        deltas = true
+        gate_rows = 100000
+        ne_margin = 0.002
+        calibration_margin = 0.05
     "#]]
     .assert_eq(&text);
 }

@@ -11,6 +11,7 @@ const SEVERAL_VERSIONS: &[(&str, &str)] = &[
     ("itertools", "bindgen, which the feature mpi builds with, is behind"),
     ("r-efi", "for UEFI targets only; never built here"),
     ("rand", "the keys of NATS, which the feature nats needs, are behind"),
+    ("rand_chacha", "comes with each of the two releases of rand"),
     ("rand_core", "comes with each of the two releases of rand"),
     ("shlex", "bindgen, which the feature mpi builds with, is behind"),
     ("syn", "derive macros are moving from 2 to 3"),

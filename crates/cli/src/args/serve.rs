@@ -56,6 +56,8 @@ pub struct ServeArguments {
     #[command(flatten)]
     pub log: LogArguments,
     #[command(flatten)]
+    pub observation: ObservationArguments,
+    #[command(flatten)]
     pub limits: LimitArguments,
     /// Write what was counted as JSON when the server ends.
     #[arg(long, value_name = "FILE")]
@@ -99,6 +101,32 @@ pub struct LogArguments {
     /// A new file begins after so many megabytes.
     #[arg(long, value_name = "MB", default_value_t = 64)]
     pub log_segment_mb: u64,
+}
+
+/// What is said about requests.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Observation")]
+pub struct ObservationArguments {
+    /// Requests that get a line of JSON on standard error, with their id and how long each stage took.
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "failed")]
+    pub log_requests: LoggedRequestsName,
+    /// Send OpenTelemetry traces to this OTLP collector (gRPC), such as http://127.0.0.1:4317.
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub traces: Option<String>,
+    /// The share of requests that is traced, unless the caller's `traceparent` decides.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub trace_sample: f64,
+}
+
+/// Requests that get a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoggedRequestsName {
+    /// None.
+    None,
+    /// Those that got no scores, at most a hundred a second.
+    Failed,
+    /// All.
+    All,
 }
 
 /// What a client may send.

@@ -10,17 +10,18 @@ use campanile_server::{
     journal::Journal,
     metrics::{OUTCOMES, STAGES},
     models::Models,
+    passage::LoggedRequests,
     protocol::Limits,
     queue::QueueLimits,
     security::{Access, check_address, tls},
-    server::{Server, ServerOptions, follow_once},
+    server::{Server, ServerOptions, TraceOptions, follow_once},
     source::{Checkpoints, Published, Source},
 };
 use campanile_tables::Registry;
 use serde_json::{Value, json};
 
 use crate::{
-    args::{RowStorageName, ServeArguments},
+    args::{LoggedRequestsName, RowStorageName, ServeArguments},
     command::write_report,
 };
 
@@ -43,8 +44,14 @@ pub fn run(arguments: &ServeArguments) -> Result<()> {
     };
     let mut engine = Engine::new(Models::new(source(arguments)?), feature_log(arguments)?, limits, queue);
     engine.allow_control = arguments.security.allow_repository_control;
-    let engine = Arc::new(engine);
     let journal = Journal::new(std::io::stderr());
+    engine.listeners.journal = Some(journal.clone());
+    engine.listeners.logged = match arguments.observation.log_requests {
+        LoggedRequestsName::None => LoggedRequests::None,
+        LoggedRequestsName::Failed => LoggedRequests::Failed,
+        LoggedRequestsName::All => LoggedRequests::All,
+    };
+    let engine = Arc::new(engine);
     // The first snapshots are there before the first request is.
     follow_once(&engine, &journal);
     let server = Server::start(Arc::clone(&engine), &options, journal.clone())?;
@@ -83,7 +90,17 @@ fn server_options(arguments: &ServeArguments) -> Result<ServerOptions> {
         connections_max: arguments.limits.max_connections,
         poll: Duration::from_millis(arguments.poll_ms.max(10)),
         drain_max: Duration::from_secs(arguments.drain_seconds),
+        traces: traces(arguments)?,
     })
+}
+
+fn traces(arguments: &ServeArguments) -> Result<Option<TraceOptions>> {
+    let share = arguments.observation.trace_sample;
+    if !(0.0..=1.0).contains(&share) {
+        bail!("--trace-sample {share}: a share is from 0 to 1");
+    }
+    let collector = arguments.observation.traces.clone().filter(|collector| !collector.is_empty());
+    Ok(collector.map(|collector| TraceOptions { collector, share }))
 }
 
 fn source(arguments: &ServeArguments) -> Result<Box<dyn Source>> {

@@ -16,6 +16,7 @@ use campanile_server::{
     feature_log::FeatureLog,
     journal::Journal,
     models::Models,
+    passage::Listeners,
     protocol::Limits,
     queue::QueueLimits,
     security::Access,
@@ -191,6 +192,7 @@ pub struct Settings {
     pub limits: Limits,
     pub queue: QueueLimits,
     pub allow_control: bool,
+    pub listeners: Listeners,
     pub options: ServerOptions,
 }
 
@@ -210,6 +212,7 @@ impl Settings {
                 wait: Duration::ZERO,
             },
             allow_control: false,
+            listeners: Listeners::default(),
             options: ServerOptions {
                 http: here,
                 grpc: Some(here),
@@ -220,6 +223,7 @@ impl Settings {
                 connections_max: 64,
                 poll: Duration::from_millis(5),
                 drain_max: Duration::from_secs(20),
+                traces: None,
             },
         }
     }
@@ -227,6 +231,7 @@ impl Settings {
     pub fn engine(self) -> (Arc<Engine>, ServerOptions) {
         let mut engine = Engine::new(Models::new(self.source), self.log, self.limits, self.queue);
         engine.allow_control = self.allow_control;
+        engine.listeners = self.listeners;
         (Arc::new(engine), self.options)
     }
 

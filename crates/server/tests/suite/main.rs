@@ -4,6 +4,7 @@ mod clients;
 mod faults;
 mod fixture;
 mod infer;
+mod observe;
 mod overload;
 mod security;
 mod swap;

@@ -7,6 +7,8 @@ use campanile_server::{
     ServeError,
     client::{GrpcClient, RestClient, RestRequest},
     engine::{Engine, ScoringThreads},
+    metrics::Transport,
+    passage::Passage,
     proto::ModelInferRequest,
     protocol::{InferRequest, Limits, Tensor},
     queue::QueueLimits,
@@ -28,8 +30,8 @@ fn request(timeout_us: u64) -> InferRequest {
 }
 
 async fn infer(engine: &Arc<Engine>, timeout_us: u64) -> Result<(), ServeError> {
-    let started = campanile_server::clock::now();
-    engine.infer(("tiny", ""), request(timeout_us), started).await.map(drop)
+    let mut passage = Passage::begin(Transport::Rest, "tiny", None);
+    engine.infer(("tiny", ""), request(timeout_us), &mut passage).await.map(drop)
 }
 
 #[test]
