@@ -1,5 +1,23 @@
 //! Numbers as people read them.
 
+use campanile_spec::{ModelSpec, TowerVariant};
+
+/// What a person wants to know of a model's towers, if it has any.
+pub fn towers(model: &ModelSpec) -> Option<String> {
+    let count = model.towers.list.len();
+    let what = match model.towers.variant {
+        TowerVariant::Flat => "not used".to_owned(),
+        TowerVariant::Sptt => "without modules: the flat model".to_owned(),
+        TowerVariant::Towers => format!(
+            "{} floats of a sample in, {} handed on, compression ratio {:.2}",
+            model.pooled_width(),
+            model.vector_widths().iter().sum::<usize>(),
+            model.compression_ratio()
+        ),
+    };
+    (count > 0).then(|| format!("{count} tower(s), {what}"))
+}
+
 /// `1,234,567`.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();

@@ -35,6 +35,7 @@ fn spec(dim: usize, network: NetworkSpec, precision: Precision) -> ModelSpec {
         network,
         heads: Heads::Shared,
         precision,
+        towers: campanile_spec::Towers::default(),
     }
 }
 

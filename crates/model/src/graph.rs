@@ -18,7 +18,7 @@ use campanile_kernels::{
 
 use crate::{
     ModelError,
-    layer::{Copy, Cross, Factorization, Interaction, Layer, Linear, Read},
+    layer::{Copy, Cross, Each, Factorization, Interaction, Layer, Linear, Read, copy::Journey},
     parameters::{First, Layout, Parameter},
     workspace::{Place, Shape, Source},
 };
@@ -143,8 +143,26 @@ impl Graph {
     /// Copies columns.
     pub fn copy(&mut self, from: Place, to: Place) {
         if from.width > 0 {
-            self.layers.push(Layer::Copy(Copy { from: Read::new(from), to }));
+            self.layers.push(Layer::Copy(Copy { from: Read::new(from), to, journey: None }));
         }
+    }
+
+    /// Copies vectors of `width` floats and rounds them as their journey does.
+    pub fn carry(&mut self, from: Place, to: Place, (journey, width): (Journey, usize)) {
+        self.layers.push(Layer::Copy(Copy { from: Read::new(from), to, journey: Some((journey, width)) }));
+    }
+
+    /// `y_f = x_f Wᵀ` for `count` vectors side by side, by one matrix `name`.
+    pub fn each(&mut self, name: String, x: Place, y: Place, count: usize) -> Result<(), ModelError> {
+        let (inputs, outputs) = (x.width / count, y.width / count);
+        if inputs == 0 || outputs == 0 {
+            return Err(ModelError::ZeroWidth { layer: name });
+        }
+        let deviation = (2.0 / (inputs + outputs) as f64).sqrt() as f32;
+        let weight = self.layout.add(name, &[outputs, inputs], First::Normal { deviation })?;
+        let product = gemm::Linear::new(self.isa, self.operands, inputs, outputs);
+        self.layers.push(Layer::Each(Each { x: Read::new(x), y, weight, count, product }));
+        Ok(())
     }
 
     /// Dots of all pairs of `shape.count` vectors side by side.

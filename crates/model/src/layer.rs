@@ -9,12 +9,14 @@ use crate::workspace::{Gradients, Place, Scratch, Values};
 
 pub(crate) mod copy;
 pub(crate) mod cross;
+pub(crate) mod each;
 pub(crate) mod factorization;
 pub(crate) mod interaction;
 pub(crate) mod linear;
 
 pub(crate) use copy::Copy;
 pub(crate) use cross::Cross;
+pub(crate) use each::Each;
 pub(crate) use factorization::Factorization;
 pub(crate) use interaction::Interaction;
 pub(crate) use linear::Linear;
@@ -24,6 +26,7 @@ pub(crate) use linear::Linear;
 pub(crate) enum Layer {
     Copy(Copy),
     Linear(Linear),
+    Each(Each),
     Interaction(Interaction),
     Cross(Cross),
     Factorization(Factorization),
@@ -66,6 +69,7 @@ impl Layer {
         match self {
             Layer::Copy(layer) => layer.forward(pass),
             Layer::Linear(layer) => layer.forward(pass),
+            Layer::Each(layer) => layer.forward(pass),
             Layer::Interaction(layer) => layer.forward(pass),
             Layer::Cross(layer) => layer.forward(pass),
             Layer::Factorization(layer) => layer.forward(pass),
@@ -76,6 +80,7 @@ impl Layer {
         match self {
             Layer::Copy(layer) => layer.backward(pass),
             Layer::Linear(layer) => layer.backward(pass),
+            Layer::Each(layer) => layer.backward(pass),
             Layer::Interaction(layer) => layer.backward(pass),
             Layer::Cross(layer) => layer.backward(pass),
             Layer::Factorization(layer) => layer.backward(pass),
@@ -87,6 +92,7 @@ impl Layer {
         match self {
             Layer::Copy(layer) => vec![&mut layer.from],
             Layer::Linear(layer) => vec![&mut layer.x],
+            Layer::Each(layer) => vec![&mut layer.x],
             Layer::Interaction(layer) => vec![&mut layer.vectors],
             Layer::Cross(layer) => vec![&mut layer.u, &mut layer.x0, &mut layer.x],
             Layer::Factorization(layer) => layer.linear.iter_mut().chain([&mut layer.rows]).collect(),
@@ -98,6 +104,7 @@ impl Layer {
         match self {
             Layer::Copy(layer) => layer.to,
             Layer::Linear(layer) => layer.y,
+            Layer::Each(layer) => layer.y,
             Layer::Interaction(layer) => layer.pairs,
             Layer::Cross(layer) => layer.y,
             Layer::Factorization(layer) => layer.logits,
@@ -109,6 +116,7 @@ impl Layer {
         match self {
             Layer::Copy(_) => (0, 0),
             Layer::Linear(layer) => layer.forward_flops(),
+            Layer::Each(layer) => (layer.forward_flops(), 0),
             Layer::Interaction(layer) => (0, layer.forward_flops()),
             Layer::Cross(layer) => (0, 2 * layer.y.width as u64),
             Layer::Factorization(layer) => (0, 4 * layer.rows.place.width as u64),

@@ -15,6 +15,7 @@ mod graph;
 mod layer;
 
 pub use error::ModelError;
+pub use layer::copy::Journey;
 pub use network::Network;
 pub use parameters::Parameter;
 pub use workspace::Workspace;

@@ -17,7 +17,8 @@ use campanile_spec::{ModelSpec, NetworkSpec, Precision};
 use crate::{
     ModelError, Workspace,
     graph::{Finished, Graph},
-    layer::{Backward, Forward, Layer},
+    layer::{Backward, Forward, Layer, copy::Journey},
+    network::towers::Vector,
     parameters::{self, Parameter},
     workspace::{Place, Shape, Source},
 };
@@ -28,6 +29,7 @@ mod factorization;
 mod heads;
 mod mlp;
 mod once;
+mod towers;
 
 /// The most samples of one backward pass: the sum of a weight gradient over a grain is then one run of the
 /// accumulator, and adding a grain to its neighbour is one addition.
@@ -53,6 +55,14 @@ impl Network {
     /// # Errors
     /// When the shapes of the description do not fit together.
     pub fn new(spec: &ModelSpec, isa: Isa) -> Result<Network, ModelError> {
+        Network::with_journey(spec, Journey::default(), isa)
+    }
+
+    /// As [`Network::new`], for training with vectors that leave the towers rounded.
+    ///
+    /// # Errors
+    /// When the shapes of the description do not fit together.
+    pub fn with_journey(spec: &ModelSpec, journey: Journey, isa: Isa) -> Result<Network, ModelError> {
         if spec.tasks.is_empty() {
             return Err(ModelError::NoTask);
         }
@@ -64,7 +74,8 @@ impl Network {
             Precision::Bf16 => Operands::Bf16,
         };
         let mut graph = Graph::new(isa, operands, spec.dense_count, spec.pooled_width());
-        let logits = build(spec, &mut graph)?;
+        let vectors = towers::build(spec, &mut graph, journey)?;
+        let logits = build(spec, &mut graph, &vectors)?;
         let Finished { layers, parameters, shape } = graph.finish(logits);
         let (dense_width, pooled_width, task_count) =
             (spec.dense_count, spec.pooled_width(), spec.tasks.len());
@@ -95,8 +106,10 @@ impl Network {
     pub fn prepare(&mut self, parameters: &[f32]) {
         assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
         for layer in &mut self.layers {
-            if let Layer::Linear(layer) = layer {
-                layer.prepare(parameters);
+            match layer {
+                Layer::Linear(layer) => layer.prepare(parameters),
+                Layer::Each(layer) => layer.prepare(parameters),
+                _ => {}
             }
         }
     }
@@ -282,14 +295,14 @@ pub struct Outputs<'a> {
 }
 
 /// Names the layers of a model and returns the place of its logits: the one place that lists all models.
-fn build(spec: &ModelSpec, graph: &mut Graph) -> Result<Place, ModelError> {
+fn build(spec: &ModelSpec, graph: &mut Graph, vectors: &[Vector]) -> Result<Place, ModelError> {
     match &spec.network {
-        NetworkSpec::Dlrm { bottom, top } => dlrm::build(spec, graph, bottom, top),
+        NetworkSpec::Dlrm { bottom, top } => dlrm::build(spec, graph, vectors, (bottom, top)),
         NetworkSpec::Dcn { bottom, cross_layers, cross_rank, structure, deep } => {
             let cross = dcn::CrossNet { layers: *cross_layers, rank: *cross_rank, structure: *structure };
-            dcn::build(spec, graph, bottom, cross, deep)
+            dcn::build(spec, graph, vectors, cross, (bottom, deep))
         }
-        NetworkSpec::Mlp { hidden } => mlp::build(spec, graph, hidden),
+        NetworkSpec::Mlp { hidden } => mlp::build(spec, graph, vectors, hidden),
         NetworkSpec::LogisticRegression => factorization::build_logistic_regression(spec, graph),
         NetworkSpec::FactorizationMachine => factorization::build_machine(spec, graph),
     }

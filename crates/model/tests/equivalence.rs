@@ -14,7 +14,7 @@ use campanile_model::{
 use campanile_oracle::{Oracle, Step};
 use campanile_spec::{
     Batch, CrossRank, DcnStructure, DenseOptimizer, Grains, Heads, LearningRate, ModelSpec, NetworkSpec,
-    Precision, Schedule, SparseOptimizer,
+    Precision, Schedule, SparseOptimizer, TowerModule, TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, SparseTraining},
 };
 use proptest::prelude::*;
@@ -193,6 +193,39 @@ fn models() -> impl Strategy<Value = ModelSpec> {
         })
 }
 
+/// Towers over some models: features dealt at random, every kind of module.
+fn towered(mut spec: ModelSpec, of_feature: &[usize], modules: &[(u8, usize, usize, usize)]) -> ModelSpec {
+    let width = match &spec.network {
+        NetworkSpec::Dlrm { bottom, .. } => Some(bottom[bottom.len() - 1]),
+        NetworkSpec::Dcn { .. } | NetworkSpec::Mlp { .. } => None,
+        NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => return spec,
+    };
+    let mut list = Vec::new();
+    for (number, &(kind, a, b, own)) in modules.iter().enumerate() {
+        let mine = |feature: &usize| of_feature[*feature] % modules.len() == number;
+        let features: Vec<usize> = (0..spec.features.len()).filter(mine).collect();
+        let Some(&first) = features.first() else { continue };
+        let equal = features.iter().all(|&f| spec.table_of(f).dim == spec.table_of(first).dim);
+        let width = width.unwrap_or(own);
+        let rank = if b == 0 { CrossRank::Full } else { CrossRank::Low(b) };
+        let module = match kind {
+            0 => TowerModule::Identity,
+            1 => TowerModule::Cross { layers: a + 1, rank, width },
+            _ if equal => TowerModule::Ensemble { per_feature: a, mixed: b.max(usize::from(a == 0)), width },
+            _ => TowerModule::Ensemble { per_feature: 0, mixed: 1 + b, width },
+        };
+        list.push(TowerSpec { name: format!("tower{number}"), features, module });
+    }
+    spec.towers = Towers { variant: TowerVariant::Towers, list };
+    spec
+}
+
+fn tower_models() -> impl Strategy<Value = ModelSpec> {
+    let module = (0u8..4, 0usize..3, 0usize..3, 1usize..9);
+    (models(), prop::collection::vec(0usize..6, 6), prop::collection::vec(module, 1..4))
+        .prop_map(|(spec, of_feature, modules)| towered(spec, &of_feature, &modules))
+}
+
 fn dense_training() -> impl Strategy<Value = DenseTraining> {
     let optimizer = prop_oneof![
         Just(DenseOptimizer::Sgd { momentum: 0.0 }),
@@ -223,9 +256,46 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn towers_have_the_oracles_bits(
+        spec in tower_models(),
+        samples in 1usize..40,
+        grains in 0u32..4,
+        seed in 0u64..1000,
+    ) {
+        check(&spec, samples, Grains::new(1 << grains), &plain_sgd(), seed);
+    }
+}
+
 fn plain_sgd() -> DenseTraining {
     let learning_rate = LearningRate { base: 0.05, schedule: Schedule::Constant };
     DenseTraining { optimizer: DenseOptimizer::Sgd { momentum: 0.0 }, learning_rate, l2: 0.0, norm_max: 0.0 }
+}
+
+/// All towers identity, whatever their order: the flat model's bits.
+#[test]
+fn identity_towers_are_the_flat_model() {
+    let network = NetworkSpec::Dlrm { bottom: vec![9, 8], top: vec![12] };
+    let flat = model(&[8, 8, 5, 8], 3, 1, network, Heads::Shared);
+    let tower = |name: &str, features: &[usize]| TowerSpec {
+        name: name.into(),
+        features: features.to_vec(),
+        module: TowerModule::Identity,
+    };
+    let list = vec![tower("b", &[1, 3]), tower("a", &[0, 2])];
+    let towers = ModelSpec { towers: Towers { variant: TowerVariant::Towers, list }, ..flat.clone() };
+    let logits = |spec: &ModelSpec| {
+        let mut built = Network::new(spec, Isa::detect()).unwrap();
+        let weights = built.initial_parameters(3);
+        built.prepare(&weights);
+        let mut workspace = built.workspace(20);
+        built.forward(&mut workspace, &weights, 20, &world::values(60, 1), &world::values(29 * 20, 2));
+        workspace.logits(20).to_vec()
+    };
+    assert_eq!(logits(&flat), logits(&towers));
 }
 
 /// Sums longer than one block of 512 terms, forward and backward.

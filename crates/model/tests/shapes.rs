@@ -28,6 +28,7 @@ fn model(dims: &[usize], dense_count: usize, tasks: &[&str], network: NetworkSpe
         network,
         heads: Heads::Separate,
         precision: Precision::F32,
+        towers: campanile_spec::Towers::default(),
     }
 }
 

@@ -4,8 +4,10 @@
 //! makes it fast. Every equivalence test compares the engine with it, bit for bit.
 
 mod matrix;
+mod moves;
 pub mod oracle;
 mod sums;
+mod towers;
 mod wire;
 
 pub use oracle::{Oracle, Parameter, Row, Step};

@@ -18,12 +18,13 @@ use std::ops::Range;
 
 use crate::{
     matrix::Matrix,
-    sums::{add_products, sum_of_squares, sum_over_grains},
+    moves::{first_row, like_sparse, move_weights, update_row},
+    sums::{add_products, sum_over_grains},
+    towers::{self, vectors_above},
     wire::travel,
 };
 use campanile_spec::{
     Batch, CrossRank, DcnStructure, DenseOptimizer, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
-    SparseOptimizer,
     config::{DenseTraining, ExchangeFormat, SparseTraining},
 };
 
@@ -91,7 +92,7 @@ impl Oracle {
         let inputs = [Matrix::zeros(0, spec.dense_count), Matrix::zeros(0, spec.pooled_width())];
         let mut tape =
             Tape { parameters: Vec::new(), weights: &[], nodes: inputs.map(|x| (Op::Input, x)).into() };
-        network(spec, &mut tape);
+        network(spec, ExchangeFormat::default(), &mut tape);
         let parameters = tape.parameters;
         let count = parameters.last().map_or(0, |parameter| parameter.range.end);
         let mut weights = first_row(like_sparse(dense.optimizer), count);
@@ -137,7 +138,9 @@ impl Oracle {
         let loss =
             tasks.map(|(task, sum)| f64::from(task.weight) * sum).sum::<f64>() / batch.sample_count as f64;
         let mut arrived = Matrix { data: pooled_gradient.clone(), ..pooled };
-        travel(self.exchange.backward, &self.spec.pooled_offsets(), &mut arrived);
+        if !self.spec.has_tower_modules() {
+            travel(self.exchange.backward, &self.spec.pooled_offsets(), &mut arrived);
+        }
         self.update_tables(batch, &arrived);
         self.update_dense(&gradient);
         self.steps += 1;
@@ -147,7 +150,7 @@ impl Oracle {
     fn forward(&self, inputs: [Matrix; 2]) -> (Tape<'_>, usize) {
         let nodes = inputs.map(|value| (Op::Input, value)).into();
         let mut tape = Tape { parameters: self.parameters.clone(), weights: &self.weights.values, nodes };
-        let logits = network(&self.spec, &mut tape);
+        let logits = network(&self.spec, self.exchange, &mut tape);
         (tape, logits)
     }
 
@@ -171,7 +174,10 @@ impl Oracle {
                 }
             }
         }
-        travel(self.exchange.forward, &offsets, &mut pooled);
+        // With towers it is what they hand on that travels.
+        if !self.spec.has_tower_modules() {
+            travel(self.exchange.forward, &offsets, &mut pooled);
+        }
         [Matrix { samples, width: self.spec.dense_count, data: batch.dense.clone() }, pooled]
     }
 
@@ -249,19 +255,18 @@ impl Oracle {
 // ------------------------------------------------------------------------------------------------- networks
 
 /// Writes the model's operations on the tape and returns the node of the logits `[sample][task]`.
-fn network(spec: &ModelSpec, tape: &mut Tape) -> usize {
+fn network(spec: &ModelSpec, exchange: ExchangeFormat, tape: &mut Tape) -> usize {
+    let above = vectors_above(spec, exchange, tape);
     let first = |tape: &mut Tape, bottom: &[usize]| tape.mlp("bottom", DENSE, bottom);
     let has_dense = spec.dense_count > 0;
-    let offsets = spec.pooled_offsets();
-    let vector = |tape: &mut Tape, f: usize| tape.push(Op::Columns(POOLED, offsets[f]..offsets[f + 1]));
+    let beside =
+        |dense, above: &[(usize, String)]| [dense].into_iter().chain(above.iter().map(|v| v.0)).collect();
     match &spec.network {
         NetworkSpec::Dlrm { bottom, top } => {
-            let dims = (0..spec.features.len()).map(|f| spec.table_of(f).dim);
-            let width = bottom.last().copied().or(dims.max()).unwrap_or(0);
+            let width = spec.interaction_width(bottom);
             let mut vectors = if has_dense { vec![first(tape, bottom)] } else { Vec::new() };
-            for (f, feature) in spec.features.iter().enumerate() {
-                let (x, project) = (vector(tape, f), format!("project.{}", feature.name));
-                let equal = spec.table_of(f).dim == width;
+            for (x, name) in above {
+                let (equal, project) = (tape.nodes[x].1.width == width, format!("project.{name}"));
                 vectors.push(if equal { x } else { tape.linear(&project, "weight", x, width, Tail::Bare) });
             }
             let pairs = tape.push(Op::Dots(vectors.clone()));
@@ -270,31 +275,20 @@ fn network(spec: &ModelSpec, tape: &mut Tape) -> usize {
         }
         NetworkSpec::Dcn { bottom, cross_layers, cross_rank, structure, deep } => {
             let dense = if has_dense { first(tape, bottom) } else { DENSE };
-            let x0 = tape.push(Op::Beside(vec![dense, POOLED]));
-            let (mut x, width) = (x0, tape.nodes[x0].1.width);
-            for layer in 0..*cross_layers {
-                let prefix = format!("cross.{layer}");
-                let y = match cross_rank {
-                    CrossRank::Full => tape.linear(&prefix, "weight", x, width, Tail::Bias),
-                    CrossRank::Low(rank) => {
-                        let thin = tape.linear(&prefix, "v", x, *rank, Tail::Bare);
-                        tape.linear(&prefix, "u", thin, width, Tail::Bias)
-                    }
-                };
-                x = tape.push(Op::Cross(x0, y, x));
-            }
+            let x0 = tape.push(Op::Beside(beside(dense, &above)));
+            let x = tape.cross_layers("cross", x0, *cross_layers, *cross_rank);
             match structure {
                 DcnStructure::Stacked => heads(spec, tape, x, None, deep),
                 DcnStructure::Parallel => heads(spec, tape, x0, Some(x), deep),
             }
         }
         NetworkSpec::Mlp { hidden } => {
-            let input = tape.push(Op::Beside(vec![DENSE, POOLED]));
+            let input = tape.push(Op::Beside(beside(DENSE, &above)));
             heads(spec, tape, input, None, hidden)
         }
         NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {
             let linear = tape.linear("linear", "weight", DENSE, spec.tasks.len(), Tail::Bias);
-            let rows = (0..spec.features.len()).map(|f| vector(tape, f)).collect();
+            let rows = above.into_iter().map(|(row, _)| row).collect();
             tape.push(Op::Factorization(linear, rows))
         }
     }
@@ -320,11 +314,11 @@ fn heads(spec: &ModelSpec, tape: &mut Tape, input: usize, cross: Option<usize>, 
 }
 
 /// The tape's first two nodes: the dense inputs and the pooled vectors.
-const DENSE: usize = 0;
-const POOLED: usize = 1;
+pub(crate) const DENSE: usize = 0;
+pub(crate) const POOLED: usize = 1;
 
 /// One operation on earlier nodes.
-enum Op {
+pub(crate) enum Op {
     Input,
     /// `x Wᵀ` of a node, with what follows; then the places of `W` and the bias in the flat weights.
     Linear(usize, Tail, [usize; 2]),
@@ -339,20 +333,24 @@ enum Op {
     /// Per task, a linear part plus the rows' linear weights plus half of `(Σv)² - Σv²` over their factors. A
     /// row has a block for each task: one linear weight, then the factors (none in logistic regression).
     Factorization(usize, Vec<usize>),
+    /// `x_f Wᵀ` of so many vectors side by side by one matrix; then its place in the flat weights.
+    Each(usize, usize, usize),
+    /// What a vector is after it has travelled.
+    Travel(usize, ExchangeFormat),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Tail {
+pub(crate) enum Tail {
     Bare,
     Bias,
     BiasRelu,
 }
 
 /// The operations of one forward pass with their values.
-struct Tape<'a> {
+pub(crate) struct Tape<'a> {
     parameters: Vec<Parameter>,
-    weights: &'a [f32],
-    nodes: Vec<(Op, Matrix)>,
+    pub(crate) weights: &'a [f32],
+    pub(crate) nodes: Vec<(Op, Matrix)>,
 }
 
 impl Tape<'_> {
@@ -363,7 +361,30 @@ impl Tape<'_> {
         widths.iter().copied().enumerate().fold(input, &mut layer)
     }
 
-    fn linear(&mut self, prefix: &str, matrix: &str, x: usize, outputs: usize, tail: Tail) -> usize {
+    /// Cross layers named `prefix.0` and so on.
+    pub(crate) fn cross_layers(&mut self, prefix: &str, x0: usize, layers: usize, rank: CrossRank) -> usize {
+        let width = self.nodes[x0].1.width;
+        (0..layers).fold(x0, |x, layer| {
+            let prefix = format!("{prefix}.{layer}");
+            let y = match rank {
+                CrossRank::Full => self.linear(&prefix, "weight", x, width, Tail::Bias),
+                CrossRank::Low(rank) => {
+                    let thin = self.linear(&prefix, "v", x, rank, Tail::Bare);
+                    self.linear(&prefix, "u", thin, width, Tail::Bias)
+                }
+            };
+            self.push(Op::Cross(x0, y, x))
+        })
+    }
+
+    pub(crate) fn linear(
+        &mut self,
+        prefix: &str,
+        matrix: &str,
+        x: usize,
+        outputs: usize,
+        tail: Tail,
+    ) -> usize {
         let inputs = self.nodes[x].1.width;
         let shape = vec![outputs, inputs];
         let weight = if inputs > 0 { self.parameter(format!("{prefix}.{matrix}"), shape) } else { 0 };
@@ -380,7 +401,7 @@ impl Tape<'_> {
     }
 
     /// The place of a weight; on the first, empty pass it is added to the layout.
-    fn parameter(&mut self, name: String, shape: Vec<usize>) -> usize {
+    pub(crate) fn parameter(&mut self, name: String, shape: Vec<usize>) -> usize {
         if let Some(known) = self.parameters.iter().find(|p| p.name == name) {
             return known.range.start;
         }
@@ -391,11 +412,16 @@ impl Tape<'_> {
     }
 
     /// Every other operation, forward.
-    fn push(&mut self, op: Op) -> usize {
+    pub(crate) fn push(&mut self, op: Op) -> usize {
         let node = |i: &usize| &self.nodes[*i].1;
         let samples = node(&POOLED).samples;
         let value = match &op {
-            Op::Input | Op::Linear(..) => unreachable!("made by `new` and `linear`"),
+            Op::Input | Op::Linear(..) | Op::Each(..) => unreachable!("made by `new`, `linear` and `each`"),
+            Op::Travel(x, format) => {
+                let mut arrived = node(x).clone();
+                travel(format.forward, &[0, arrived.width], &mut arrived);
+                arrived
+            }
             Op::Beside(parts) => {
                 let data = (0..samples).flat_map(|n| parts.iter().flat_map(move |p| node(p).row(n))).copied();
                 Matrix { samples, width: parts.iter().map(|p| node(p).width).sum(), data: data.collect() }
@@ -460,6 +486,13 @@ impl Tape<'_> {
                 let w = &self.weights[*weight..];
                 before[*x].change(|n, i, g| add_products(g, outputs, |o| (dy.row(n)[o], w[o * inputs + i])));
             }
+            Op::Each(x, count, weight) => {
+                towers::each_backward(self, (*x, *count, *weight), dy, before, gradient)
+            }
+            Op::Travel(x, format) => {
+                travel(format.backward, &[0, dy.width], dy);
+                before[*x].change(|n, i, g| g + dy.row(n)[i]);
+            }
             Op::Beside(parts) => {
                 let mut start = 0;
                 for part in parts {
@@ -497,79 +530,6 @@ impl Tape<'_> {
                         g + dy.row(n)[i / block] * slope
                     });
                 }
-            }
-        }
-    }
-}
-
-// --------------------------------------------------------------------------------------------------- pieces
-
-/// Moves one row by its merged gradient: the limit on its norm, L2, then the formula.
-fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, mut g: Vec<f32>) {
-    let (norm, limit) = (sum_of_squares(&g).sqrt(), training.row_norm_max);
-    if limit > 0.0 && norm > limit {
-        g.iter_mut().for_each(|g| *g *= limit / norm);
-    }
-    g.iter_mut().zip(&row.values).for_each(|(g, w)| *g += training.l2 * w);
-    move_weights(training.optimizer, training.learning_rate.at(steps), steps, row, &g);
-}
-
-/// The dense formulas are the sparse ones, element by element; momentum and decay come before.
-fn like_sparse(optimizer: DenseOptimizer) -> SparseOptimizer {
-    match optimizer {
-        DenseOptimizer::Sgd { .. } => SparseOptimizer::Sgd,
-        DenseOptimizer::Adagrad { epsilon, initial } => SparseOptimizer::Adagrad { epsilon, initial },
-        DenseOptimizer::Adam { beta1, beta2, epsilon }
-        | DenseOptimizer::Adamw { beta1, beta2, epsilon, .. } => {
-            SparseOptimizer::Adam { beta1, beta2, epsilon }
-        }
-    }
-}
-
-fn first_row(optimizer: SparseOptimizer, dim: usize) -> Row {
-    let first = match optimizer {
-        SparseOptimizer::Adagrad { initial, .. } | SparseOptimizer::RowwiseAdagrad { initial, .. } => initial,
-        _ => 0.0,
-    };
-    Row { values: vec![0.0; dim], state: vec![first; optimizer.state_floats(dim)] }
-}
-
-/// The formulas of [`SparseOptimizer`], in the step after `steps` steps.
-fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row, g: &[f32]) {
-    let Row { values, state } = row;
-    let (dim, mean) = (values.len(), sum_of_squares(g) / values.len() as f32);
-    let left = |beta: f32| (1.0 - f64::from(beta).powi(steps as i32 + 1)) as f32;
-    for (i, (w, &g)) in values.iter_mut().zip(g).enumerate() {
-        match optimizer {
-            SparseOptimizer::Sgd => *w -= rate * g,
-            SparseOptimizer::Adagrad { epsilon, .. } => {
-                state[i] += g * g;
-                *w -= rate * g / (state[i].sqrt() + epsilon);
-            }
-            SparseOptimizer::RowwiseAdagrad { epsilon, .. } => {
-                state[0] += if i == 0 { mean } else { 0.0 };
-                *w -= rate / (state[0].sqrt() + epsilon) * g;
-            }
-            SparseOptimizer::Adam { beta1, beta2, epsilon } => {
-                let (m, v) = state.split_at_mut(dim);
-                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
-                v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
-                *w -= rate / left(beta1) * m[i] / ((v[i] / left(beta2)).sqrt() + epsilon);
-            }
-            SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
-                let (m, v) = state.split_at_mut(dim);
-                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
-                v[0] = if i == 0 { beta2 * v[0] + (1.0 - beta2) * mean } else { v[0] };
-                *w -= rate / left(beta1) / ((v[0] / left(beta2)).sqrt() + epsilon) * m[i];
-            }
-            SparseOptimizer::Ftrl { .. } if rate == 0.0 => {}
-            SparseOptimizer::Ftrl { beta, l1, l2 } => {
-                let (z, n) = state.split_at_mut(dim);
-                let root = (n[i] + g * g).sqrt();
-                z[i] += g - (root - n[i].sqrt()) / rate * *w;
-                n[i] += g * g;
-                let moved = (l1.copysign(z[i]) - z[i]) / ((beta + root) / rate + l2);
-                *w = if z[i].abs() <= l1 { 0.0 } else { moved };
             }
         }
     }

@@ -11,7 +11,7 @@ use campanile_oracle::Oracle;
 use campanile_spec::{
     Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
     ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
-    TableSpec, TaskSpec,
+    TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, SparseTraining},
 };
 
@@ -59,6 +59,7 @@ fn model(
         network,
         heads,
         precision: Precision::F32,
+        towers: campanile_spec::Towers::default(),
     }
 }
 
@@ -190,6 +191,49 @@ fn dcn() {
         deep: vec![],
     };
     check(&model([2, 3], 0, 1, network, Heads::Shared));
+}
+
+fn tower(name: &str, features: &[usize], module: TowerModule) -> TowerSpec {
+    TowerSpec { name: name.into(), features: features.to_vec(), module }
+}
+
+fn with_towers(spec: ModelSpec, list: Vec<TowerSpec>) -> ModelSpec {
+    ModelSpec { towers: Towers { variant: TowerVariant::Towers, list }, ..spec }
+}
+
+#[test]
+fn towers_of_dlrm() {
+    let dlrm = || NetworkSpec::Dlrm { bottom: vec![5, 2], top: vec![6] };
+    let ensemble = |per_feature, mixed| TowerModule::Ensemble { per_feature, mixed, width: 2 };
+    // Features that do not lie side by side, one matrix for two features, and one that passes and is projected.
+    let apart = vec![tower("a", &[0, 2], ensemble(2, 1)), tower("b", &[1], TowerModule::Identity)];
+    check(&with_towers(model([4, 4], 3, 1, dlrm(), Heads::Shared), apart));
+    let mixed = vec![tower("a", &[1, 2], ensemble(0, 2)), tower("b", &[0], ensemble(1, 1))];
+    check(&with_towers(model([4, 3], 3, 2, dlrm(), Heads::Separate), mixed));
+    let crossed = TowerModule::Cross { layers: 2, rank: CrossRank::Low(2), width: 2 };
+    let no_dense = NetworkSpec::Dlrm { bottom: vec![], top: vec![4] };
+    check(&with_towers(
+        model([4, 3], 0, 1, no_dense, Heads::Shared),
+        vec![tower("all", &[0, 1, 2], crossed)],
+    ));
+}
+
+#[test]
+fn towers_of_dcn_and_mlp() {
+    let crossed = |rank| TowerModule::Cross { layers: 2, rank, width: 2 };
+    let ensemble = TowerModule::Ensemble { per_feature: 1, mixed: 1, width: 3 };
+    let towers = |one, two| vec![tower("a", &[0, 2], one), tower("b", &[1], two)];
+    let dcn = NetworkSpec::Dcn {
+        bottom: vec![3],
+        cross_layers: 1,
+        cross_rank: CrossRank::Full,
+        structure: DcnStructure::Parallel,
+        deep: vec![5],
+    };
+    let list = towers(crossed(CrossRank::Full), crossed(CrossRank::Low(1)));
+    check(&with_towers(model([3, 2], 2, 1, dcn, Heads::Shared), list));
+    let mlp = NetworkSpec::Mlp { hidden: vec![6] };
+    check(&with_towers(model([3, 3], 2, 2, mlp, Heads::Shared), towers(ensemble, crossed(CrossRank::Full))));
 }
 
 #[test]

@@ -211,6 +211,7 @@ mod tests {
             network: NetworkSpec::LogisticRegression,
             heads: Heads::Shared,
             precision: Precision::F32,
+            towers: campanile_spec::Towers::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod networks;
 mod onnx;
 mod protobuf;
 mod safetensors_file;
+mod towers;
 
 pub use onnx::{ExportError, write_onnx};
 pub use safetensors_file::write_safetensors;

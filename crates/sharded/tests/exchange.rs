@@ -50,6 +50,7 @@ fn model() -> ModelSpec {
         network: NetworkSpec::Mlp { hidden: vec![4] },
         heads: Heads::Shared,
         precision: Precision::F32,
+        towers: campanile_spec::Towers::default(),
     }
 }
 

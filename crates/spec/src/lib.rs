@@ -13,6 +13,7 @@ pub mod plan;
 pub mod plan_file;
 pub mod size;
 pub mod topology;
+pub mod towers;
 pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};
@@ -24,3 +25,4 @@ pub use model::{
 pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};
 pub use plan::{COLUMN_BLOCK, Placement, Plan, PlanError, Returns, Shard};
 pub use size::Bytes;
+pub use towers::{TowerModule, TowerSpec, TowerVariant, Towers};

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::keys::{choice, words};
+use crate::{
+    config::keys::{choice, words},
+    towers::Towers,
+};
 
 /// The place of a table in [`ModelSpec::tables`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,6 +28,9 @@ pub struct ModelSpec {
     pub heads: Heads,
     /// The arithmetic of the dense network.
     pub precision: Precision,
+    /// Which features belong together; a description from before towers has none.
+    #[serde(default, skip_serializing_if = "Towers::is_empty")]
+    pub towers: Towers,
 }
 
 /// One sparse feature.

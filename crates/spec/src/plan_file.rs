@@ -185,6 +185,7 @@ mod tests {
             network: NetworkSpec::LogisticRegression,
             heads: Heads::Shared,
             precision: Precision::F32,
+            towers: crate::Towers::default(),
         }
     }
 

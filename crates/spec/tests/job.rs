@@ -249,6 +249,27 @@ fn the_hash_sees_the_run_and_nothing_else() {
     assert_ne!(first.run.hash(), job(&format!("[run]\nseed = 2\n{SHARED}")).run.hash());
 }
 
+#[test]
+fn towers_without_modules_are_the_same_run() {
+    let towers = |variant: &str| {
+        let list = "[[run.towers.tower]]\nname = \"a\"\nfeatures = [\"sparse_2\", \"sparse_1\", \"sparse_4\", \"sparse_3\"]";
+        world(&format!(
+            "[run.towers]\nvariant = \"{variant}\"\nmodule = {{ kind = \"ensemble\", width = 2 }}\n{list}\n\
+             [run.data.world]\nsparse_count = 4\nhidden_groups = 2\nacross_pairs = 1\n"
+        ))
+    };
+    let none = world("[run.data.world]\nsparse_count = 4\nhidden_groups = 2\nacross_pairs = 1\n");
+    let [flat, sptt, modules] = ["flat", "sptt", "towers"].map(towers);
+    assert_eq!([flat.run.hash(), sptt.run.hash()], [none.run.hash(), none.run.hash()]);
+    assert_ne!(modules.run.hash(), flat.run.hash());
+    for job in [&flat, &sptt, &modules] {
+        assert_eq!(Job::parse(&job.effective_toml()).unwrap(), *job);
+    }
+    let ratios = [&none, &flat, &sptt, &modules].map(|job| job.run.model.compression_ratio());
+    assert_eq!(ratios, [1.0, 1.0, 1.0, 2.0]);
+    assert_eq!(modules.run.model.towers.list[0].features, [0, 1, 2, 3]);
+}
+
 fn world(section: &str) -> Job {
     job(&format!(
         "[run.data]\nkind = \"synthetic\"\n[run.tables]\ndim = 4\n[run.model]\nkind = \"mlp\"\nhidden = [8]\n{section}"

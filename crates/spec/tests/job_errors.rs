@@ -45,6 +45,61 @@ learning_rate = 0.1
 train = ["log.csv"]
 "#;
 
+/// Towers behind the job above.
+const TOWERS: &str = r#"
+[run.towers]
+module = { kind = "ensemble", per_feature = 1, mixed = 1, width = 8 }
+
+[[run.towers.tower]]
+name = "a"
+features = ["user"]
+
+[[run.towers.tower]]
+name = "b"
+features = ["item"]
+"#;
+
+#[test]
+fn towers() {
+    let mut messages = String::new();
+    let whole = format!("{JOB}{TOWERS}");
+    assert_eq!(message(&whole), "no error\n");
+    for (old, new) in [
+        ("features = [\"item\"]", "features = [\"itme\"]"),
+        ("features = [\"item\"]", "features = [\"item\", \"user\"]"),
+        ("features = [\"item\"]", "features = [\"item\", \"item\"]"),
+        ("features = [\"user\"]", "features = []"),
+        ("name = \"b\"\nfeatures = [\"item\"]", "name = \"a\"\nfeatures = [\"item\"]"),
+        ("\n[[run.towers.tower]]\nname = \"b\"\nfeatures = [\"item\"]\n", ""),
+        ("width = 8 }", "width = 4 }"),
+        ("per_feature = 1, mixed = 1", "per_feature = 0, mixed = 0"),
+        ("name = \"b\"", "name = \"b\"\nmodule = { kind = \"cross\", layers = 0, width = 8 }"),
+        ("features = [\"user\"]", "features = [\"user\"]\nvariant = \"sptt\""),
+        ("module = { kind", "variant = \"tower\"\nmodule = { kind"),
+    ] {
+        assert!(whole.contains(old), "{old}");
+        messages.push_str(&message(&whole.replacen(old, new, 1)));
+    }
+    let unequal = whole.replace("[run.model]", "[[run.table]]\nname = \"item\"\ndim = 4\n[run.model]");
+    let one = unequal.replace("[\"user\"]", "[\"user\", \"item\"]");
+    let end = one.rfind("[[run.towers.tower]]").unwrap();
+    messages.push_str(&message(&one[..end]));
+    expect![[r#"
+        `features[0]` in [[run.towers.tower]] number 2 at line 50, column 13 is "itme": there is no such feature; did you mean `item`?
+        `features[1]` in [[run.towers.tower]] number 2 at line 50, column 21 is "user": tower `a` has this feature already, and a feature is in one tower only
+        `features[1]` in [[run.towers.tower]] number 2 at line 50, column 21 is "item": it stands before in this list
+        `features` in [[run.towers.tower]] number 1 at line 46, column 12 is []: a tower has at least one feature
+        `name` in [[run.towers.tower]] number 2 at line 49, column 8 is "a": a tower of this name stands above
+        `features` in [[run.towers.tower]] number 1 at line 46, column 12 is ["user"]: `item` is in no tower; every feature must be in one
+        `width` in [run.towers.module] at line 42, column 67 is 4: in "dlrm" all vectors meet, so it must be 8, the width that run.model.bottom ends with
+        `per_feature` in [run.towers.module] at line 42, column 45 is 0: with `mixed` = 0 too the tower hands on nothing; one must be at least 1
+        `layers` in `module` of [[run.towers.tower]] number 2 at line 50, column 37 is 0: it must be from 1 to 64
+        unknown key `variant` in [[run.towers.tower]] number 1 at line 47, column 1: known are `name`, `features`, `module`
+        `variant` in [run.towers] at line 42, column 11 is "tower": it must be "flat", "sptt" or "towers"; did you mean "towers"?
+        `per_feature` in [run.towers.module] at line 45, column 45 is 1: tower `a` projects its features by one matrix, and `user` has rows of 8 floats, `item` of 4; give their tables one dim, or set per_feature = 0
+    "#]].assert_eq(&messages);
+}
+
 /// The messages of the jobs in which `old` is replaced by `new`, a line each.
 fn check(cases: &[(&str, &str)], expect: Expect) {
     let mut messages = String::new();

@@ -3,7 +3,7 @@
 use campanile_comm::{Buffer, CommError, Communicator, Pending};
 use campanile_kernels::{Isa, codec::Codec};
 use campanile_model::{
-    Network, Workspace,
+    Journey, Network, Workspace,
     loss::{Labels, binary_cross_entropy},
     network::{BACKWARD_SAMPLES_MAX, Inputs, Outputs},
     optimizer,
@@ -87,7 +87,12 @@ impl RankState {
         let Seat { plan, rank, chunks, isa } = seat;
         plan.check(&run.model)?;
         let rank_count = plan.rank_count;
-        let network = Network::new(&run.model, isa)?;
+        let travels =
+            Journey { forward: codec(run.exchange.forward), backward: codec(run.exchange.backward) };
+        // With tower modules it is what they hand on that travels between hosts, and that is rounded in the network.
+        let towers = run.model.has_tower_modules();
+        let lookup = if towers { Journey::default() } else { travels };
+        let network = Network::with_journey(&run.model, travels, isa)?;
         let parameters = network.initial_parameters(run.seed);
         let grains = run.grains();
         let grain_samples = run.batch_size.div_ceil(grains.count());
@@ -104,8 +109,7 @@ impl RankState {
         let mirrors = copied
             .filter(|(_, placement)| placement.replicated && rank_count > 1)
             .map(|(spec, _)| Table::new(spec, 0..spec.row_count, &SparseOptimizer::Sgd, run.seed));
-        let (forward, backward) = (codec(run.exchange.forward), codec(run.exchange.backward));
-        let manner = Manner { grains, chunks, forward, backward, isa };
+        let manner = Manner { grains, chunks, forward: lookup.forward, backward: lookup.backward, isa };
         Ok(RankState {
             tables: tables.collect::<Result<_, _>>()?,
             mirrors: mirrors.collect::<Result<_, _>>()?,

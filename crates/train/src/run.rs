@@ -267,6 +267,7 @@ impl Trainer<'_> {
             dense_parameters: state.parameters.len(),
             table_parameters: run.model.tables.iter().map(|t| t.row_count * t.dim as u64).sum(),
             table_bytes: run.model.tables.iter().map(|t| memory_needed(t, &run.sparse.optimizer)).sum(),
+            compression_ratio: run.model.compression_ratio(),
             level: format!("{:?}", isa.level()),
         }
     }

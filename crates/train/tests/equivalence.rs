@@ -6,7 +6,7 @@ use campanile_oracle::Oracle;
 use campanile_spec::{
     Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
     ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns, RowFormat, RowInit, Schedule,
-    SparseOptimizer, TableId, TableSpec, TaskSpec,
+    SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
@@ -41,6 +41,8 @@ struct Case {
     exchange: ExchangeFormat,
     /// Seed of the placements; every table has its own kind.
     plan: u64,
+    /// For networks that take them: how features are dealt to towers, and the kind of their modules; 0: no towers.
+    towers: u64,
     chunks: usize,
 }
 
@@ -76,9 +78,9 @@ fn case() -> impl Strategy<Value = Case> {
         prop::collection::vec((0..5usize, 0..3u8), 1..6),
         (0..8u8, any::<bool>(), 1..3usize),
         (0..6u8, 0..4u8, any::<bool>(), any::<bool>()),
-        (1..70usize, 0..16usize, any::<u64>(), 1..5usize),
+        (1..70usize, 0..16usize, any::<u64>(), 1..5usize, prop_oneof![Just(0), any::<u64>()]),
     )
-        .prop_map(|(size, tables, features, net, training, (last, wire, plan, chunks))| Case {
+        .prop_map(|(size, tables, features, net, training, (last, wire, plan, chunks, towers))| Case {
             seed: size.0,
             batch_size: size.1,
             dense_count: size.2,
@@ -94,6 +96,7 @@ fn case() -> impl Strategy<Value = Case> {
             last_batch: last.min(size.1),
             exchange: ExchangeFormat { forward: WIRE[wire / 4], backward: WIRE[wire % 4] },
             plan,
+            towers,
             chunks,
         })
 }
@@ -115,6 +118,31 @@ fn network(case: &Case) -> NetworkSpec {
         6 => NetworkSpec::LogisticRegression,
         _ => NetworkSpec::FactorizationMachine,
     }
+}
+
+/// Two towers, the features dealt by the bits of a seed.
+fn towers(case: &Case, dim: impl Fn(usize) -> usize) -> Towers {
+    if case.towers == 0 || case.network > 5 {
+        return Towers::default();
+    }
+    let bit = |place: usize| case.towers >> place & 1 == 1;
+    let mut list = Vec::new();
+    for side in [false, true] {
+        let features: Vec<usize> = (0..case.features.len()).filter(|&f| bit(f) == side).collect();
+        let Some(&first) = features.first() else { continue };
+        let dim_of = |feature: usize| dim(case.tables[case.features[feature].0].1);
+        let equal = features.iter().all(|&feature| dim_of(feature) == dim_of(first));
+        let kinds = (case.towers >> (if side { 20 } else { 30 })) % 4;
+        let rank = if bit(40) { CrossRank::Full } else { CrossRank::Low(2) };
+        let module = match kinds {
+            0 => TowerModule::Identity,
+            1 => TowerModule::Cross { layers: 2, rank, width: 8 },
+            2 if equal => TowerModule::Ensemble { per_feature: 2, mixed: 1, width: 8 },
+            _ => TowerModule::Ensemble { per_feature: 0, mixed: 2, width: 8 },
+        };
+        list.push(TowerSpec { name: format!("tower{side}"), features, module });
+    }
+    Towers { variant: TowerVariant::Towers, list }
 }
 
 fn run_of(case: &Case) -> Run {
@@ -162,6 +190,7 @@ fn run_of(case: &Case) -> Run {
             network: network(case),
             heads: if case.separate_heads { Heads::Separate } else { Heads::Shared },
             precision: Precision::F32,
+            towers: towers(case, dim),
         },
         sparse: SparseTraining {
             optimizer: match case.sparse {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use campanile_serve::Snapshot;
 use campanile_spec::Bytes;
 use campanile_tables::{
     Registry,
@@ -48,12 +49,18 @@ pub fn newest_checkpoint(path: &Path) -> Result<Option<PathBuf>> {
 fn inspect_checkpoint(path: &Path, verify: bool) -> Result<Value> {
     let summary = checkpoint::describe(path)?;
     print!("{summary}");
+    let model = Snapshot::job_of(path).map(|job| job.run.model);
+    if let Some(towers) = model.as_ref().ok().and_then(format::towers) {
+        println!("  {towers}");
+    }
+    let compression_ratio = model.map_or(1.0, |model| model.compression_ratio());
     if verify {
         let bytes = Checkpoint::open(path)?.verify_all()?;
         println!("all {} match their checksums", Bytes(bytes));
     }
     Ok(
-        json!({ "command": "inspect", "kind": "checkpoint", "path": path, "summary": summary, "verified": verify }),
+        json!({ "command": "inspect", "kind": "checkpoint", "path": path, "summary": summary, "verified": verify,
+            "compression_ratio": compression_ratio }),
     )
 }
 

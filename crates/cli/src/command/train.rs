@@ -117,12 +117,15 @@ struct Watcher<'a> {
     place: &'a Place,
     started: Started,
     output: String,
+    /// What there is to say of the model's towers.
+    towers: Option<String>,
 }
 
 impl Watcher<'_> {
     fn new<'a>(job: &Job, quiet: bool, place: &'a Place) -> Watcher<'a> {
         let output = job.process.output_dir.display().to_string();
-        Watcher { publisher: None, progress: None, quiet, place, started: Started::default(), output }
+        let towers = format::towers(&job.run.model);
+        Watcher { publisher: None, progress: None, quiet, place, started: Started::default(), output, towers }
     }
 
     fn end(&mut self) {
@@ -144,6 +147,9 @@ impl Watcher<'_> {
             self.place.rank_noun(started.rank_count),
             started.level,
         ));
+        if let Some(towers) = &self.towers {
+            progress.line(towers);
+        }
         if started.first_step > 0 {
             let step = format::count(started.first_step);
             progress.line(&format!("going on from the checkpoint of step {step} in {}", self.output));

@@ -5,7 +5,7 @@
 
 use campanile_spec::{CrossRank, DcnStructure, ModelSpec};
 
-use super::heads;
+use super::{heads, towers};
 use crate::{
     ModelError,
     graph::{Graph, Tail},
@@ -22,32 +22,38 @@ pub(super) struct CrossNet {
 pub(super) fn build(
     spec: &ModelSpec,
     graph: &mut Graph,
-    bottom: &[usize],
+    vectors: &[towers::Vector],
     net: CrossNet,
-    deep: &[usize],
+    (bottom, deep): (&[usize], &[usize]),
 ) -> Result<Place, ModelError> {
-    let (dense, pooled) = (graph.dense(), graph.pooled());
+    let (dense, width) = (graph.dense(), towers::width_of(vectors));
     let first = if spec.dense_count == 0 { 0 } else { bottom.last().copied().unwrap_or(spec.dense_count) };
-    let x0 = graph.buffer(first + pooled.width);
+    let x0 = graph.buffer(first + width);
     if first > 0 && !bottom.is_empty() {
         graph.mlp_into("bottom", dense, bottom, x0.columns(0, first))?;
     } else {
         graph.copy(dense, x0.columns(0, first));
     }
-    graph.copy(pooled, x0.columns(first, pooled.width));
-    let x = cross_layers(graph, x0, &net)?;
+    towers::copy(graph, vectors, x0.columns(first, width));
+    let x = cross_layers(graph, x0, "cross", (net.layers, net.rank))?;
     match net.structure {
         DcnStructure::Stacked => heads::build(spec, graph, x, None, deep),
         DcnStructure::Parallel => heads::build(spec, graph, x0, Some(x), deep),
     }
 }
 
-fn cross_layers(graph: &mut Graph, x0: Place, net: &CrossNet) -> Result<Place, ModelError> {
+/// Cross layers named `prefix.0` and so on; also those of a tower.
+pub(super) fn cross_layers(
+    graph: &mut Graph,
+    x0: Place,
+    prefix: &str,
+    (layers, rank): (usize, CrossRank),
+) -> Result<Place, ModelError> {
     let mut x = x0;
-    for layer in 0..net.layers {
-        let prefix = format!("cross.{layer}");
+    for layer in 0..layers {
+        let prefix = format!("{prefix}.{layer}");
         let u = graph.buffer(x0.width);
-        match net.rank {
+        match rank {
             CrossRank::Full => graph.linear((&prefix, "weight"), x, u, Tail::Bias)?,
             CrossRank::Low(rank) => {
                 let thin = graph.buffer(rank);

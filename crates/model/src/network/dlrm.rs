@@ -9,7 +9,10 @@
 use campanile_kernels::interact::Vectors;
 use campanile_spec::ModelSpec;
 
-use super::heads;
+use super::{
+    heads,
+    towers::{Vector, run_from},
+};
 use crate::{
     ModelError,
     graph::{Graph, Tail},
@@ -19,17 +22,15 @@ use crate::{
 pub(super) fn build(
     spec: &ModelSpec,
     graph: &mut Graph,
-    bottom: &[usize],
-    top: &[usize],
+    above: &[Vector],
+    (bottom, top): (&[usize], &[usize]),
 ) -> Result<Place, ModelError> {
     let has_dense = usize::from(spec.dense_count > 0);
-    let dims = (0..spec.features.len()).map(|feature| spec.table_of(feature).dim);
-    let width = match (bottom.last(), has_dense) {
-        (Some(&width), _) => width,
-        (None, 0) => dims.max().unwrap_or(0),
-        (None, _) => return Err(ModelError::NoBottom { dense_count: spec.dense_count }),
-    };
-    let shape = Vectors { count: spec.features.len() + has_dense, width };
+    if bottom.is_empty() && has_dense > 0 {
+        return Err(ModelError::NoBottom { dense_count: spec.dense_count });
+    }
+    let width = spec.interaction_width(bottom);
+    let shape = Vectors { count: above.len() + has_dense, width };
     if shape.count < 2 {
         return Err(ModelError::NothingToInteract { vectors: shape.count });
     }
@@ -39,7 +40,7 @@ pub(super) fn build(
     if has_dense > 0 {
         graph.mlp_into("bottom", dense, bottom, first)?;
     }
-    place_features(spec, graph, vectors.columns(has_dense * width, spec.features.len() * width), width)?;
+    place_vectors(graph, above, vectors.columns(has_dense * width, above.len() * width), width)?;
     if has_dense > 0 {
         graph.copy(first, input.columns(0, width));
     }
@@ -47,26 +48,23 @@ pub(super) fn build(
     heads::build(spec, graph, input, None, top)
 }
 
-/// Puts the features' vectors side by side: projected where a table has another dim; neighbours that need
-/// no projection are copied together.
-fn place_features(spec: &ModelSpec, graph: &mut Graph, to: Place, width: usize) -> Result<(), ModelError> {
-    let (offsets, pooled) = (spec.pooled_offsets(), graph.pooled());
-    let needs_projection = |feature: usize| spec.table_of(feature).dim != width;
-    let mut feature = 0;
-    while feature < spec.features.len() {
-        let mut end = feature + 1;
-        if needs_projection(feature) {
-            let name = format!("project.{}", spec.features[feature].name);
-            let from = pooled.columns(offsets[feature], offsets[end] - offsets[feature]);
-            graph.linear((&name, "weight"), from, to.columns(feature * width, width), Tail::Bare)?;
+/// Puts the vectors side by side: projected where one has another width; neighbours that need no projection are
+/// copied together.
+fn place_vectors(graph: &mut Graph, above: &[Vector], to: Place, width: usize) -> Result<(), ModelError> {
+    let mut next = 0;
+    while next < above.len() {
+        let vector = &above[next];
+        let mut end = next + 1;
+        if vector.place.width == width {
+            let same = above[next..].iter().take_while(|vector| vector.place.width == width).count();
+            let (run, count) = run_from(&above[next..next + same]);
+            end = next + count;
+            graph.copy(run, to.columns(next * width, run.width));
         } else {
-            while end < spec.features.len() && !needs_projection(end) {
-                end += 1;
-            }
-            let floats = (end - feature) * width;
-            graph.copy(pooled.columns(offsets[feature], floats), to.columns(feature * width, floats));
+            let name = format!("project.{}", vector.name);
+            graph.linear((&name, "weight"), vector.place, to.columns(next * width, width), Tail::Bare)?;
         }
-        feature = end;
+        next = end;
     }
     Ok(())
 }

@@ -51,6 +51,7 @@ pub fn model(
         network,
         heads,
         precision: Precision::F32,
+        towers: campanile_spec::Towers::default(),
     }
 }
 

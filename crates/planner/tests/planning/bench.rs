@@ -78,6 +78,7 @@ pub fn model(tables: Vec<TableSpec>) -> ModelSpec {
         network: NetworkSpec::Dlrm { bottom: vec![512, 256], top: vec![512, 256] },
         heads: Heads::Shared,
         precision: Precision::F32,
+        towers: campanile_spec::Towers::default(),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use campanile_spec::{CrossRank, DcnStructure, Heads, ModelSpec, NetworkSpec};
 
-use super::graph::Graph;
+use super::{
+    graph::Graph,
+    towers::{self, Vector},
+};
 
 /// Names of the values that a network reads; empty where the model has none.
 pub(super) struct Inputs {
@@ -14,19 +17,20 @@ pub(super) struct Inputs {
 
 /// Adds the network and returns the name of its logits `[batch, tasks]`.
 pub(super) fn logits(graph: &mut Graph, spec: &ModelSpec, inputs: &Inputs) -> String {
+    let above = towers::vectors_above(graph, spec, inputs);
     match &spec.network {
-        NetworkSpec::Dlrm { bottom, top } => dlrm(graph, spec, inputs, bottom, top),
+        NetworkSpec::Dlrm { bottom, top } => dlrm(graph, spec, (inputs, &above), bottom, top),
         NetworkSpec::Dcn { bottom, cross_layers, cross_rank, structure, deep } => {
             let first = inputs.dense.as_ref().map(|dense| mlp(graph, "bottom", dense, bottom.len()));
-            let x0 = side_by_side(graph, first, &inputs.pooled);
-            let crossed = cross(graph, &x0, *cross_layers, *cross_rank);
+            let x0 = side_by_side(graph, first, &names(&above));
+            let crossed = cross(graph, "cross", &x0, (*cross_layers, *cross_rank));
             match structure {
                 DcnStructure::Stacked => heads(graph, spec, &crossed, None, deep.len()),
                 DcnStructure::Parallel => heads(graph, spec, &x0, Some(&crossed), deep.len()),
             }
         }
         NetworkSpec::Mlp { hidden } => {
-            let x = side_by_side(graph, inputs.dense.clone(), &inputs.pooled);
+            let x = side_by_side(graph, inputs.dense.clone(), &names(&above));
             heads(graph, spec, &x, None, hidden.len())
         }
         NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {
@@ -35,22 +39,31 @@ pub(super) fn logits(graph: &mut Graph, spec: &ModelSpec, inputs: &Inputs) -> St
     }
 }
 
-fn dlrm(graph: &mut Graph, spec: &ModelSpec, inputs: &Inputs, bottom: &[usize], top: &[usize]) -> String {
+fn names(vectors: &[Vector]) -> Vec<String> {
+    vectors.iter().map(|vector| vector.value.clone()).collect()
+}
+
+fn dlrm(
+    graph: &mut Graph,
+    spec: &ModelSpec,
+    (inputs, above): (&Inputs, &[Vector]),
+    bottom: &[usize],
+    top: &[usize],
+) -> String {
     let first = inputs.dense.as_ref().map(|dense| mlp(graph, "bottom", dense, bottom.len()));
-    let dims = (0..spec.features.len()).map(|feature| spec.table_of(feature).dim);
-    let width = bottom.last().copied().unwrap_or_else(|| dims.max().unwrap_or(0));
+    let width = spec.interaction_width(bottom);
     let mut vectors = Vec::new();
-    for (feature, pooled) in inputs.pooled.iter().enumerate() {
-        let projected = match spec.table_of(feature).dim == width {
-            true => pooled.clone(),
+    for vector in above {
+        let projected = match vector.width == width {
+            true => vector.value.clone(),
             false => {
-                let weight = format!("project.{}.weight", spec.features[feature].name);
-                graph.node("Gemm", &[pooled, &weight], &[("transB", 1)])
+                let weight = format!("project.{}.weight", vector.name);
+                graph.node("Gemm", &[&vector.value, &weight], &[("transB", 1)])
             }
         };
         vectors.push(projected);
     }
-    let count = vectors.len() + usize::from(first.is_some());
+    let count = spec.vector_widths().len() + usize::from(first.is_some());
     let side = side_by_side(graph, first.clone(), &vectors);
     let shape = graph.integers(&[-1, count as i64, width as i64]);
     let cube = graph.node("Reshape", &[&side, &shape], &[]);
@@ -77,10 +90,11 @@ fn transposed(graph: &mut Graph, side: &str, count: usize, width: usize) -> Stri
     graph.node("Reshape", &[&turned, &shape], &[])
 }
 
-fn cross(graph: &mut Graph, x0: &str, layers: usize, rank: CrossRank) -> String {
+/// Cross layers whose weights are named `prefix.0` and so on.
+pub(super) fn cross(graph: &mut Graph, prefix: &str, x0: &str, (layers, rank): (usize, CrossRank)) -> String {
     let mut x = x0.to_owned();
     for layer in 0..layers {
-        let weight = |name: &str| format!("cross.{layer}.{name}");
+        let weight = |name: &str| format!("{prefix}.{layer}.{name}");
         let u = match rank {
             CrossRank::Full => {
                 graph.node("Gemm", &[&x, &weight("weight"), &weight("bias")], &[("transB", 1)])

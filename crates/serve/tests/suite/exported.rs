@@ -96,6 +96,17 @@ fn onnxruntime_scores_every_network_as_we_do() {
     let models = [
         ("tiny", Trained::example("tiny")),
         ("dcn", Trained::example("dcn")),
+        ("towers", Trained::example("towers")),
+        (
+            "crossed towers",
+            Trained::changed_example("dcn", |text| {
+                text.replace("[run.sparse]", "[run.towers]\nmodule = { kind = \"cross\", width = 4, rank = 6 }\n\
+                    [[run.towers.tower]]\nname = \"a\"\nfeatures = [\"sparse_1\", \"sparse_4\", \"sparse_5\"]\n\
+                    [[run.towers.tower]]\nname = \"b\"\nfeatures = [\"sparse_2\", \"sparse_3\", \"sparse_6\", \"sparse_7\"]\n\
+                    module = { kind = \"ensemble\", per_feature = 1, mixed = 2, width = 6 }\n\
+                    [[run.towers.tower]]\nname = \"c\"\nfeatures = [\"sparse_8\"]\nmodule = \"identity\"\n[run.sparse]")
+            }),
+        ),
         ("parallel dcn", first(parallel)),
         ("multi_task", Trained::example("multi_task")),
         ("bf16 rows", Trained::example("low_precision")),

@@ -39,7 +39,7 @@ fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
 
 #[test]
 fn scores_have_the_bits_of_the_evaluation_however_requests_are_cut() {
-    for example in ["tiny", "dcn", "multi_task", "low_precision"] {
+    for example in ["tiny", "dcn", "towers", "multi_task", "low_precision"] {
         let trained = Trained::example(example);
         let snapshot = Snapshot::open(&trained.checkpoint, example, &Options::default()).unwrap();
         let batch = trained.samples(300);
@@ -99,7 +99,7 @@ fn what_is_given_once_is_as_if_given_for_each() {
 
 #[test]
 fn dense_inputs_given_once_have_the_same_bits_in_every_network() {
-    for example in ["tiny", "first", "dcn", "multi_task", "low_precision"] {
+    for example in ["tiny", "first", "dcn", "towers", "multi_task", "low_precision"] {
         let trained = Trained::example(example);
         let snapshot = Snapshot::open(&trained.checkpoint, example, &Options::default()).unwrap();
         let inputs = snapshot.inputs();

@@ -5,6 +5,7 @@
 
 mod columns;
 mod tables;
+mod towers;
 mod training;
 
 use std::fmt::Display;
@@ -18,6 +19,7 @@ use crate::{
     Grains,
     data::{DataSpec, SplitSpec},
     model::{CrossRank, FeatureSpec, ModelSpec, NetworkSpec, TableId, TaskSpec},
+    towers::Towers,
 };
 
 /// The most grains of a batch, and so the most ranks of a run.
@@ -43,7 +45,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         table: TableId(table as u32),
         pooling,
     };
-    let model = ModelSpec {
+    let mut model = ModelSpec {
         dense_count: columns.columns.dense.len(),
         features: features.map(feature).collect(),
         tables: tables.tables,
@@ -51,7 +53,9 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         network: network(&run.model, columns.columns.dense.len(), columns.columns.sparse.len())?,
         heads: run.model.heads,
         precision: run.precision,
+        towers: Towers::default(),
     };
+    model.towers = towers::towers(run.towers.as_ref(), &model)?;
     check_process(&process, grain_count, run.data.kind, &run.data.split)?;
     let data = DataSpec {
         source: columns.source,

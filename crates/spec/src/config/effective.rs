@@ -9,13 +9,14 @@ use super::{
     preset::GivenWorld,
     raw::{
         DataKind, RawData, RawDense, RawDenseColumn, RawJob, RawLabel, RawModel, RawRun, RawSparse,
-        RawSparseColumn, RawTable, RawTables,
+        RawSparseColumn, RawTable, RawTables, RawTower, RawTowers,
     },
     value::inline,
 };
 use crate::{
     data::{BagShape, DenseColumn, SourceSpec, SparseColumn},
     model::{FeatureSpec, ModelSpec, RowFormat, TableSpec},
+    towers::{TowerModule, TowerSpec, TowerVariant},
 };
 
 /// The whole job as TOML.
@@ -26,10 +27,13 @@ pub(super) fn job_text(job: &Job) -> String {
     out.trim_start().to_owned()
 }
 
-/// `[run]` alone, for hashing.
+/// `[run]` alone, for hashing. Towers that have no module change no result and are left out, so that a run may go on
+/// with another way of its vectors.
 pub(super) fn run_text(run: &Run) -> String {
     let mut out = String::new();
-    print_table(&mut out, "run", &raw_run(run).write());
+    let mut raw = raw_run(run);
+    raw.towers = raw.towers.filter(|towers| towers.variant == TowerVariant::Towers);
+    print_table(&mut out, "run", &raw.write());
     out
 }
 
@@ -82,6 +86,7 @@ fn raw_run(run: &Run) -> RawRun {
         tables: RawTables { rows: None, dim: None, format: RowFormat::F32, init: None },
         table: run.model.tables.iter().map(raw_table).collect(),
         model: RawModel { network: run.model.network.clone(), heads: run.model.heads },
+        towers: raw_towers(&run.model),
         sparse: RawSparse {
             optimizer: run.sparse.optimizer,
             learning_rate: run.sparse.learning_rate.base,
@@ -99,6 +104,20 @@ fn raw_run(run: &Run) -> RawRun {
         exchange: run.exchange,
         evaluate: run.evaluate.clone(),
     }
+}
+
+fn raw_towers(model: &ModelSpec) -> Option<RawTowers> {
+    let raw = |tower: &TowerSpec| RawTower {
+        name: tower.name.clone(),
+        features: tower.features.iter().map(|&feature| model.features[feature].name.clone()).collect(),
+        module: Some(tower.module),
+    };
+    (!model.towers.is_empty()).then(|| RawTowers {
+        variant: model.towers.variant,
+        // Every tower says what it has, so this default is used by none.
+        module: TowerModule::Identity,
+        tower: model.towers.list.iter().map(raw).collect(),
+    })
 }
 
 fn raw_data(run: &Run) -> RawData {

@@ -13,6 +13,7 @@ use crate::{
     data::{BadRows, DenseTransform, IdMap, SplitSpec},
     model::{Heads, NetworkSpec, Pooling, Precision, RowFormat, RowInit},
     optimizer::{DenseOptimizer, Schedule, SparseOptimizer},
+    towers::{TowerModule, TowerVariant},
 };
 
 section! {
@@ -44,6 +45,8 @@ section! {
         /// Tables that differ from `[run.tables]`, or that several features share.
         pub table: Vec<RawTable> = Vec::new(),
         pub model: RawModel,
+        /// Groups of features; absent: none.
+        pub towers: Option<RawTowers> = None,
         pub sparse: RawSparse,
         pub dense: RawDense,
         pub exchange: ExchangeFormat,
@@ -186,6 +189,31 @@ section! {
     pub(crate) struct RawModel flattens network: NetworkSpec {
         /// Whether several tasks share the layers above the interaction.
         pub heads: Heads = Heads::Shared,
+    }
+}
+
+section! {
+    /// Towers: features that belong together, so that one host can hold their tables and hand on fewer floats.
+    /// `campanile towers` learns them and writes this section.
+    pub(crate) struct RawTowers {
+        /// What the towers are used for: one key for the three variants of a job.
+        pub variant: TowerVariant = TowerVariant::Towers,
+        /// The module of every tower that has none of its own.
+        pub module: TowerModule = TowerModule::Identity,
+        /// The towers; every feature is in one of them.
+        pub tower: Vec<RawTower> = Vec::new(),
+    }
+}
+
+section! {
+    /// One tower.
+    pub(crate) struct RawTower {
+        /// Its name, which its weights carry.
+        pub name: String,
+        /// The names of its features.
+        pub features: Vec<String>,
+        /// What it does with their vectors. Absent: what `[run.towers]` says.
+        pub module: Option<TowerModule> = None,
     }
 }
 

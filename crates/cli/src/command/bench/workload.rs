@@ -98,6 +98,7 @@ fn model(arguments: &TrainBenchArguments) -> ModelSpec {
         tasks: vec![TaskSpec { name: "click".into(), weight: 1.0 }],
         network,
         heads: Heads::Shared,
+        towers: campanile_spec::Towers::default(),
         precision: match arguments.precision {
             BenchPrecision::F32 => Precision::F32,
             BenchPrecision::Bf16 => Precision::Bf16,

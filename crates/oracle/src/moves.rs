@@ -1,0 +1,76 @@
+//! How rows and dense weights move: every optimizer's formula, written the shortest way.
+
+use campanile_spec::{DenseOptimizer, SparseOptimizer, config::SparseTraining};
+
+use crate::{oracle::Row, sums::sum_of_squares};
+
+/// Moves one row by its merged gradient: the limit on its norm, L2, then the formula.
+pub(crate) fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, mut g: Vec<f32>) {
+    let (norm, limit) = (sum_of_squares(&g).sqrt(), training.row_norm_max);
+    if limit > 0.0 && norm > limit {
+        g.iter_mut().for_each(|g| *g *= limit / norm);
+    }
+    g.iter_mut().zip(&row.values).for_each(|(g, w)| *g += training.l2 * w);
+    move_weights(training.optimizer, training.learning_rate.at(steps), steps, row, &g);
+}
+
+/// The dense formulas are the sparse ones, element by element; momentum and decay come before.
+pub(crate) fn like_sparse(optimizer: DenseOptimizer) -> SparseOptimizer {
+    match optimizer {
+        DenseOptimizer::Sgd { .. } => SparseOptimizer::Sgd,
+        DenseOptimizer::Adagrad { epsilon, initial } => SparseOptimizer::Adagrad { epsilon, initial },
+        DenseOptimizer::Adam { beta1, beta2, epsilon }
+        | DenseOptimizer::Adamw { beta1, beta2, epsilon, .. } => {
+            SparseOptimizer::Adam { beta1, beta2, epsilon }
+        }
+    }
+}
+
+pub(crate) fn first_row(optimizer: SparseOptimizer, dim: usize) -> Row {
+    let first = match optimizer {
+        SparseOptimizer::Adagrad { initial, .. } | SparseOptimizer::RowwiseAdagrad { initial, .. } => initial,
+        _ => 0.0,
+    };
+    Row { values: vec![0.0; dim], state: vec![first; optimizer.state_floats(dim)] }
+}
+
+/// The formulas of [`SparseOptimizer`], in the step after `steps` steps.
+pub(crate) fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row, g: &[f32]) {
+    let Row { values, state } = row;
+    let (dim, mean) = (values.len(), sum_of_squares(g) / values.len() as f32);
+    let left = |beta: f32| (1.0 - f64::from(beta).powi(steps as i32 + 1)) as f32;
+    for (i, (w, &g)) in values.iter_mut().zip(g).enumerate() {
+        match optimizer {
+            SparseOptimizer::Sgd => *w -= rate * g,
+            SparseOptimizer::Adagrad { epsilon, .. } => {
+                state[i] += g * g;
+                *w -= rate * g / (state[i].sqrt() + epsilon);
+            }
+            SparseOptimizer::RowwiseAdagrad { epsilon, .. } => {
+                state[0] += if i == 0 { mean } else { 0.0 };
+                *w -= rate / (state[0].sqrt() + epsilon) * g;
+            }
+            SparseOptimizer::Adam { beta1, beta2, epsilon } => {
+                let (m, v) = state.split_at_mut(dim);
+                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+                v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+                *w -= rate / left(beta1) * m[i] / ((v[i] / left(beta2)).sqrt() + epsilon);
+            }
+            SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
+                let (m, v) = state.split_at_mut(dim);
+                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+                v[0] = if i == 0 { beta2 * v[0] + (1.0 - beta2) * mean } else { v[0] };
+                *w -= rate / left(beta1) / ((v[0] / left(beta2)).sqrt() + epsilon) * m[i];
+            }
+            SparseOptimizer::Ftrl { .. } if rate == 0.0 => {}
+            SparseOptimizer::Ftrl { beta, l1, l2 } => {
+                let (z, n) = state.split_at_mut(dim);
+                let root = (n[i] + g * g).sqrt();
+                z[i] += g - (root - n[i].sqrt()) / rate * *w;
+                n[i] += g * g;
+                let moved = (l1.copysign(z[i]) - z[i]) / ((beta + root) / rate + l2);
+                *w = if z[i].abs() <= l1 { 0.0 } else { moved };
+            }
+        }
+    }
+}
