@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         return rank(&std::env::args().nth(1).unwrap_or_default());
     }
     for processes in [1, 2, 3, 4] {
-        for part in ["contract", "pieces"] {
+        for part in ["contract", "pieces", "leaves_at_once"] {
             succeeds(processes, part);
         }
     }
@@ -67,6 +67,7 @@ fn rank(part: &str) -> ExitCode {
     let comm = world.all_ranks();
     let outcome = match part {
         "contract" | "pieces" => suite::PROGRAMS.iter().try_for_each(|(_, program)| program(&comm)),
+        "leaves_at_once" => leaves_at_once(&comm),
         "one_fails" => one_fails(&comm),
         "one_leaves" => one_leaves(&comm),
         "one_hangs" => one_hangs(&comm),
@@ -104,6 +105,22 @@ fn one_leaves(comm: &dyn Communicator) -> Result<(), CommError> {
         1 => Ok(()),
         _ => comm.gather(0, Buffer::new()).map(drop),
     }
+}
+
+/// All but rank 0 send a large letter and leave without waiting for anything: the letter arrives all the same.
+fn leaves_at_once(comm: &dyn Communicator) -> Result<(), CommError> {
+    let letter = Buffer::of(&vec![comm.rank() as u64; 4 << 20]);
+    if comm.rank() > 0 {
+        return comm.gather(0, letter).map(drop);
+    }
+    // Whoever left is long gone when the first letter is looked at.
+    std::thread::yield_now();
+    let letters = comm.gather(0, letter)?;
+    for (rank, letter) in letters.iter().enumerate() {
+        assert!(letter.values::<u64>().iter().all(|word| *word == rank as u64), "letter of rank {rank}");
+        assert_eq!(letter.len(), 32 << 20);
+    }
+    Ok(())
 }
 
 /// Rank 1 does not hear that rank 0 gives up, and is ended.

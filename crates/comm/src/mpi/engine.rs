@@ -34,9 +34,6 @@ const LONG_PAUSE: Duration = Duration::from_micros(200);
 /// Words of other ranks are looked for once in so many polls.
 const POLLS_PER_CONTROL: u32 = 16;
 
-/// A rank that has left may have sent letters just before; they are looked for this often.
-const POLLS_AFTER_LEAVING: u32 = 2_000;
-
 /// How long a rank that gives up waits for the others to do so too; then it ends them.
 const FAREWELL_SECONDS: f64 = 3.0;
 
@@ -55,12 +52,15 @@ struct Exchange {
 }
 
 /// What is known of another rank's end.
-#[derive(Clone, Copy, PartialEq)]
 enum Presence {
     Here,
-    /// Left, and looked for so often since.
-    Left(u32),
+    /// Left after it had sent us so many pieces, by tag. They may still be on their way, for as long as its machine is
+    /// busy with other things; once all are here, what we still wait for will never come.
+    Left(BTreeMap<u16, u64>),
 }
+
+/// Pieces to or from other ranks, by rank and tag.
+type PieceCounts = BTreeMap<(usize, u16), u64>;
 
 /// This rank's end. Where some rank has failed, it does not wait for ever.
 struct Farewell {
@@ -77,6 +77,8 @@ pub struct Engine {
     next_exchange: u64,
     transfers: Transfers<Label>,
     pool: Pool,
+    sent: PieceCounts,
+    received: PieceCounts,
     others: Vec<Presence>,
     farewell: Option<Farewell>,
     idle_polls: u32,
@@ -107,6 +109,8 @@ pub fn run(shared: Arc<Shared>, settings: Settings, greeting: &SyncSender<Greeti
         next_exchange: 0,
         transfers: Transfers::new(),
         pool: Pool::default(),
+        sent: PieceCounts::new(),
+        received: PieceCounts::new(),
         others: (0..rank_count).map(|_| Presence::Here).collect(),
         farewell: None,
         idle_polls: 0,
@@ -126,7 +130,7 @@ impl Engine {
             has_moved |= self.poll();
             self.idle_polls = if has_moved { 0 } else { self.idle_polls.saturating_add(1) };
             if let Some(farewell) = &self.farewell {
-                let all_left = self.others.iter().all(|other| *other != Presence::Here);
+                let all_left = self.others.iter().all(|other| !matches!(other, Presence::Here));
                 let is_late = farewell.deadline.is_some_and(|deadline| self.library.seconds() > deadline);
                 if all_left && self.transfers.len() == 0 {
                     return self.library.finish();
@@ -229,6 +233,7 @@ impl Engine {
         loop {
             let end = buffer.len().min(start + full);
             self.transfers.send(&self.library, to, tag, Arc::clone(&buffer), start..end, Label::Sent);
+            *self.sent.entry((to, tag)).or_default() += 1;
             if end - start < full {
                 return;
             }
@@ -254,7 +259,7 @@ impl Engine {
                 self.transfers.receive(&self.library, arrived, Buffer::new(), label);
                 has_moved = true;
             }
-            self.give_up_on_those_who_left(has_moved);
+            self.give_up_on_those_who_left();
         }
         let mut ended = Vec::new();
         self.transfers.ended(&self.library, |transfer| ended.push(transfer));
@@ -285,6 +290,7 @@ impl Engine {
 
     fn deliver(&mut self, tag: u16, place: PlaceOfPiece, buffer: Buffer) {
         let Some(group) = self.groups.get_mut(&tag) else { return };
+        *self.received.entry((group.members[place.source], tag)).or_default() += 1;
         let Some((owner, letter)) = group.receive(place, buffer) else { return };
         let Some(exchange) = self.exchanges.get_mut(&owner) else { return };
         exchange.parts[place.source] = letter;
@@ -298,13 +304,9 @@ impl Engine {
 
     /// Words of another rank: it leaves, perhaps because some rank, itself or another, has failed.
     fn hear(&mut self, source: usize, words: &Buffer) {
-        self.others[source] = Presence::Left(0);
-        if words.is_empty() {
-            return;
-        }
-        let (origin, message) = words.bytes().split_at(size_of::<u64>().min(words.len()));
-        let rank = origin.try_into().map_or(source, |origin| u64::from_le_bytes(origin) as usize);
-        let message = String::from_utf8_lossy(message).into_owned();
+        let (pieces, failure) = read_farewell(words.bytes());
+        self.others[source] = Presence::Left(pieces);
+        let Some(Failure { rank, message }) = failure else { return };
         self.shared.fail(Failure { rank, message: message.clone() });
         for (_, exchange) in std::mem::take(&mut self.exchanges) {
             let error = CommError::RankFailed { rank, message: message.clone() };
@@ -316,15 +318,14 @@ impl Engine {
     }
 
     /// Ends the exchanges that wait for a rank that has left without sending what they wait for.
-    fn give_up_on_those_who_left(&mut self, has_moved: bool) {
-        let me = self.library.rank();
-        for rank in (0..self.others.len()).filter(|&rank| rank != me) {
-            let Presence::Left(polls) = self.others[rank] else { continue };
-            self.others[rank] = Presence::Left(if has_moved { 0 } else { polls.saturating_add(1) });
-            if polls < POLLS_AFTER_LEAVING {
-                continue;
-            }
-            for group in self.groups.values() {
+    fn give_up_on_those_who_left(&mut self) {
+        for (rank, presence) in self.others.iter().enumerate() {
+            let Presence::Left(pieces) = presence else { continue };
+            for (tag, group) in &self.groups {
+                let count = |counts: Option<&u64>| counts.copied().unwrap_or(0);
+                if count(self.received.get(&(rank, *tag))) < count(pieces.get(tag)) {
+                    continue;
+                }
                 let Some(place) = group.members.iter().position(|&member| member == rank) else { continue };
                 for id in group.waiting_for(place) {
                     if let Some(exchange) = self.exchanges.remove(&id) {
@@ -335,22 +336,63 @@ impl Engine {
         }
     }
 
-    /// Tells all others that this rank ends, and why.
+    /// Tells all others that this rank ends, what it has sent them, and why.
     fn leave(&mut self, failure: Option<Failure>) {
-        let words = failure.as_ref().map_or_else(Buffer::new, |failure| {
-            let mut words = (failure.rank as u64).to_le_bytes().to_vec();
-            words.extend_from_slice(failure.message.as_bytes());
-            Buffer::of(&words)
-        });
-        let words = Arc::new(words);
         let me = self.library.rank();
         for to in (0..self.library.rank_count()).filter(|&to| to != me) {
+            let pieces: Vec<(u16, u64)> =
+                self.sent.range((to, 0)..=(to, u16::MAX)).map(|((_, tag), count)| (*tag, *count)).collect();
+            let words = Arc::new(farewell(&pieces, failure.as_ref()));
             let whole = 0..words.len();
-            self.transfers.send(&self.library, to, CONTROL, Arc::clone(&words), whole, Label::Sent);
+            self.transfers.send(&self.library, to, CONTROL, words, whole, Label::Sent);
         }
-        self.others[me] = Presence::Left(0);
+        self.others[me] = Presence::Left(BTreeMap::new());
         let failed = failure.is_some() || self.shared.failure().is_some();
         let deadline = failed.then(|| self.library.seconds() + FAREWELL_SECONDS);
         self.farewell = Some(Farewell { deadline });
+    }
+}
+
+/// The last words of a rank to another: the number of tags, each tag with the pieces sent there, and for a failure
+/// its rank and message.
+fn farewell(pieces: &[(u16, u64)], failure: Option<&Failure>) -> Buffer {
+    let mut words = (pieces.len() as u64).to_le_bytes().to_vec();
+    for (tag, count) in pieces {
+        words.extend_from_slice(&u64::from(*tag).to_le_bytes());
+        words.extend_from_slice(&count.to_le_bytes());
+    }
+    if let Some(failure) = failure {
+        words.extend_from_slice(&(failure.rank as u64).to_le_bytes());
+        words.extend_from_slice(failure.message.as_bytes());
+    }
+    Buffer::of(&words)
+}
+
+fn read_farewell(words: &[u8]) -> (BTreeMap<u16, u64>, Option<Failure>) {
+    let mut rest = words;
+    let mut number = || {
+        let (first, after) = rest.split_first_chunk::<8>()?;
+        rest = after;
+        Some(u64::from_le_bytes(*first))
+    };
+    let tags = number().unwrap_or(0);
+    let pieces = (0..tags).map_while(|_| Some((number()? as u16, number()?))).collect();
+    let failed = number().map(|rank| rank as usize);
+    let failure = failed.map(|rank| Failure { rank, message: String::from_utf8_lossy(rest).into_owned() });
+    (pieces, failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_arrive_as_they_were_said() {
+        let failure = Failure { rank: 3, message: "rank 3: the disk is full".to_owned() };
+        for (pieces, failure) in [(vec![], None), (vec![(1, 7), (300, 1 << 40)], Some(failure))] {
+            let (told, why) = read_farewell(farewell(&pieces, failure.as_ref()).bytes());
+            assert_eq!(told, pieces.into_iter().collect());
+            assert_eq!(why.map(|one| (one.rank, one.message)), failure.map(|one| (one.rank, one.message)));
+        }
     }
 }
