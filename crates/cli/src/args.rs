@@ -1,5 +1,6 @@
 //! What a user can type. The doc comments are the help texts.
 
+pub mod learning;
 pub mod publishing;
 #[cfg(feature = "serve")]
 mod serve;
@@ -35,6 +36,10 @@ pub enum Command {
     Eval(EvalArguments),
     /// Turn raw logs into the packed form, in bounded memory; `train` does it by itself when needed.
     Prep(PrepArguments),
+    /// Have a teacher score the rows of a student's job.
+    Augment(learning::AugmentArguments),
+    /// Measure what a teacher is worth: the tables of docs/results.md.
+    Experiment(learning::ExperimentArguments),
     /// Answer over REST and gRPC (KServe v2) from checkpoints, following newer ones.
     #[cfg(feature = "serve")]
     Serve(Box<ServeArguments>),

@@ -1,7 +1,9 @@
 //! The commands, one file each.
 
+pub mod augment;
 pub mod bench;
 pub mod eval;
+pub mod experiment;
 pub mod export;
 pub mod gate;
 pub mod inspect;

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => among_ranks(|place| command::eval::run(&arguments, place)),
         Command::Bench(arguments) => among_ranks(|place| command::bench::run(&arguments, place)),
         Command::Prep(arguments) => alone("prep", || command::prep::run(&arguments)),
+        Command::Augment(arguments) => alone("augment", || command::augment::run(&arguments)),
+        Command::Experiment(arguments) => alone("experiment", || command::experiment::run(&arguments)),
         #[cfg(feature = "serve")]
         Command::Serve(arguments) => alone("serve", || command::serve::run(&arguments)),
         Command::Verify(arguments) => alone("verify", || command::verify::run(&arguments)),

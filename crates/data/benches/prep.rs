@@ -116,7 +116,7 @@ fn criteo(map: impl Fn(u64) -> IdMap, shuffle: bool) -> DataSpec {
     DataSpec {
         source: SourceSpec::CriteoTsv,
         columns: Columns {
-            labels: vec![LabelColumn { name: "label".into(), at_least: None }],
+            labels: vec![LabelColumn { name: "label".into(), at_least: None, teacher: None }],
             dense: (1..=13).map(dense).collect(),
             sparse: (1..=26).map(sparse).collect(),
             ..Columns::default()

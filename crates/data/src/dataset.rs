@@ -12,6 +12,7 @@ use crate::{
     error::DataError,
     packed::{PackedFile, block::Block},
     rows::{BagStore, NO_LABEL, NO_ROW, Schema},
+    teacher::{TeacherFile, TeacherReader},
     world::World,
 };
 use order::{Order, Run, permuted_rows};
@@ -20,6 +21,7 @@ use order::{Order, Run, permuted_rows};
 #[derive(Debug, Clone)]
 pub struct Dataset {
     kind: Kind,
+    teacher: Option<Arc<TeacherFile>>,
 }
 
 #[derive(Debug, Clone)]
@@ -31,12 +33,18 @@ enum Kind {
 impl Dataset {
     /// Rows `rows` of a packed file, shuffled anew each epoch when a seed is given.
     pub(crate) fn packed(file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64>) -> Dataset {
-        Dataset { kind: Kind::Packed { file, rows, shuffle_seed } }
+        Dataset { kind: Kind::Packed { file, rows, shuffle_seed }, teacher: None }
     }
 
     /// A split of a synthetic world.
     pub fn world(world: Arc<World>, split: Split) -> Dataset {
-        Dataset { kind: Kind::World { world, split } }
+        Dataset { kind: Kind::World { world, split }, teacher: None }
+    }
+
+    /// The same rows with a teacher's words on them.
+    pub(crate) fn with_teacher(mut self, teacher: TeacherFile) -> Dataset {
+        self.teacher = Some(Arc::new(teacher));
+        self
     }
 
     /// How many rows.
@@ -64,7 +72,8 @@ impl Dataset {
             Kind::Packed { file, .. } => Some(PackedReader::new(file.handle()?)),
             Kind::World { .. } => None,
         };
-        Ok(Reader { dataset: self.clone(), packed })
+        let teacher = self.teacher.as_ref().map(TeacherReader::new).transpose()?;
+        Ok(Reader { dataset: self.clone(), packed, teacher })
     }
 }
 
@@ -73,6 +82,7 @@ impl Dataset {
 pub struct Reader {
     dataset: Dataset,
     packed: Option<PackedReader>,
+    teacher: Option<TeacherReader>,
 }
 
 impl Reader {
@@ -86,10 +96,18 @@ impl Reader {
             return Err(DataError::OutOfRange { start: positions.start, end: positions.end, rows });
         }
         match (&self.dataset.kind, &mut self.packed) {
-            (Kind::World { world, split }, _) => world.read(*split, epoch, positions, out),
+            (Kind::World { world, split }, _) => {
+                world.read(*split, epoch, positions.clone(), out);
+                if let Some(teacher) = &mut self.teacher {
+                    teacher.fill(positions, out)?;
+                }
+            }
             (Kind::Packed { file, rows, shuffle_seed }, Some(reader)) => {
                 reader.load(file, rows, shuffle_seed.map(|seed| (seed, epoch)), positions)?;
                 reader.gather(&file.header().schema, out);
+                if let Some(teacher) = &mut self.teacher {
+                    teacher.fill(reader.rows(rows.start, file.header().block_rows as u64), out)?;
+                }
             }
             (Kind::Packed { .. }, None) => unreachable!("a packed dataset's reader is made with its file"),
         }
@@ -197,6 +215,17 @@ impl PackedReader {
         })
     }
 
+    /// The loaded rows, counted from the first of the split.
+    fn rows(&self, first: u64, block_rows: u64) -> impl Iterator<Item = u64> {
+        self.parts.iter().flat_map(move |part| {
+            let Loaded { run, visits, .. } = &self.loaded[part.loaded];
+            part.places.clone().map(move |place| {
+                let row = visits.get(place).copied().unwrap_or(run.rows.start + place as u32);
+                run.block * block_rows + u64::from(row) - first
+            })
+        })
+    }
+
     /// Copies the loaded rows into the batch.
     fn gather(&self, schema: &Schema, out: &mut Batch) {
         out.sample_count = self.parts.iter().map(|part| part.places.len()).sum();
@@ -227,6 +256,17 @@ impl PackedReader {
         self.gather_optional(schema.group, Block::groups, &mut out.groups);
         self.gather_optional(schema.segment, Block::segments, &mut out.segments);
         out.true_probabilities.clear();
+        out.teacher_logits.clear();
+        for task in 0..schema.teacher.len() {
+            if schema.has_teacher(task) {
+                for (block, picked) in self.picked() {
+                    gather_mapped(block.teacher(task), picked, |logit| logit, &mut out.teacher_logits);
+                }
+            } else {
+                out.teacher_logits.resize((task + 1) * out.sample_count, f32::NAN);
+            }
+        }
+        self.gather_optional(schema.teacher_delay, Block::teacher_delays, &mut out.teacher_delays);
         self.gather_bags(schema, out);
     }
 

@@ -109,6 +109,9 @@ pub(crate) struct Decoder {
     time: Option<usize>,
     group: Option<usize>,
     segment: Option<usize>,
+    /// One per task when any has a teacher.
+    teacher: Vec<Option<usize>>,
+    teacher_delay: Option<usize>,
     split: SplitRule,
     /// Whether keys of vocabulary columns are kept, to be counted.
     keep_keys: bool,
@@ -134,6 +137,7 @@ pub(crate) enum Role {
     Bucket,
     IdWeights { list: bool },
     SampleWeight,
+    Teacher,
     Time,
     Key,
 }
@@ -189,9 +193,15 @@ impl Decoder {
         let time = optional(&columns.time, Role::Time);
         let group = optional(&columns.group, Role::Key);
         let segment = optional(&columns.segment, Role::Key);
+        let teacher: Vec<Option<usize>> =
+            columns.labels.iter().map(|label| optional(&label.teacher, Role::Teacher)).collect();
+        let teacher_delay = optional(&columns.teacher_delay, Role::Teacher);
+        let schema = Schema::new(columns, &transforms);
         let split = split_rule(&data.split, time, &mut slots)?;
         Ok(Decoder {
-            schema: Schema::new(columns, &transforms),
+            teacher: if schema.teacher.is_empty() { Vec::new() } else { teacher },
+            teacher_delay,
+            schema,
             transforms,
             slots: slots.0,
             labels,
@@ -293,6 +303,14 @@ impl Decoder {
         }
         if let Some(slot) = self.sample_weight {
             rows.weights.push(sample_weight(cells.cell(slot)).map_err(|reason| (slot, reason))?);
+        }
+        for (slot, column) in self.teacher.iter().zip(&mut rows.teacher) {
+            if let Some(slot) = *slot {
+                column.push(teacher_word(cells.cell(slot)).map_err(|reason| (slot, reason))?);
+            }
+        }
+        if let Some(slot) = self.teacher_delay {
+            rows.teacher_delays.push(teacher_word(cells.cell(slot)).map_err(|reason| (slot, reason))?);
         }
         if let Some(slot) = self.time {
             let time = cells.cell(slot).integer().and_then(|time| time.ok_or(BadReason::Missing));
@@ -400,6 +418,15 @@ fn sample_weight(raw: Raw<'_>) -> Result<f32, BadReason> {
         None => Err(BadReason::Missing),
         Some(weight) if weight < 0.0 => Err(BadReason::NegativeWeight),
         Some(weight) => Ok(weight),
+    }
+}
+
+/// A number of the teacher's; NaN where it gave none.
+fn teacher_word(raw: Raw<'_>) -> Result<f32, BadReason> {
+    match raw.wide_number()? {
+        None => Ok(f32::NAN),
+        Some(value) if (value as f32).is_infinite() => Err(BadReason::NotFinite),
+        Some(value) => Ok(value as f32),
     }
 }
 

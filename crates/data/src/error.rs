@@ -30,6 +30,31 @@ pub enum DataError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A teacher's words are for other rows.
+    #[error(
+        "{path} has a teacher's words on {found} rows of other data, and this job trains on {rows} rows: run `campanile \
+         augment` for this job"
+    )]
+    OtherTeacherData {
+        /// The file.
+        path: PathBuf,
+        /// Its rows.
+        found: u64,
+        /// The job's.
+        rows: u64,
+    },
+    /// A teacher's words are about other tasks.
+    #[error(
+        "{path} has a teacher's words on `{known}`, and this job predicts `{wanted}`: no task is in both"
+    )]
+    NoTeacherTask {
+        /// The file.
+        path: PathBuf,
+        /// Its tasks.
+        known: String,
+        /// The job's.
+        wanted: String,
+    },
     /// No files were given for a source that reads files.
     #[error("no training files: name at least one under `process.data.train`")]
     NoFiles,
@@ -121,6 +146,16 @@ pub enum DataError {
         format: &'static str,
         /// What the decoder says.
         reason: String,
+    },
+    /// A teacher's words are damaged.
+    #[error(
+        "{path}: block {block} of the teacher's words does not match its checksum; run `campanile augment` again"
+    )]
+    CorruptWords {
+        /// The file.
+        path: PathBuf,
+        /// The block.
+        block: u64,
     },
     /// A packed file of ours is damaged.
     #[error("packed file {path}: block {block} does not match its checksum; delete {} and prepare again", path.parent().unwrap_or(path).display())]

@@ -37,6 +37,7 @@ use crate::{
     decode::{Decoded, Decoder},
     error::{BadRow, DataError},
     source::{CHUNK_BYTES, Chunk, ChunkReader, InputFile, resolve},
+    teacher::TeacherFile,
     transforms::Transforms,
     world::World,
 };
@@ -147,6 +148,25 @@ pub fn prepare(
     options: &PrepOptions,
     progress: &mut dyn FnMut(PrepProgress),
 ) -> Result<Prepared, DataError> {
+    let mut prepared = prepare_rows(data, files, options, progress)?;
+    if let Some(path) = &files.teacher {
+        let tasks: Vec<String> = data.columns.labels.iter().map(|label| label.name.clone()).collect();
+        let rows = prepared.train.row_count();
+        let teacher = TeacherFile::open(path, &tasks, &prepared.fingerprint, rows)?;
+        let facts = format!("{} taught by {}", prepared.fingerprint, teacher.fingerprint);
+        prepared.fingerprint = crate::value::fingerprint(facts.as_bytes());
+        prepared.train = prepared.train.with_teacher(teacher);
+    }
+    Ok(prepared)
+}
+
+/// As [`prepare`], without a teacher's words.
+fn prepare_rows(
+    data: &DataSpec,
+    files: &DataFiles,
+    options: &PrepOptions,
+    progress: &mut dyn FnMut(PrepProgress),
+) -> Result<Prepared, DataError> {
     if let SourceSpec::Synthetic(spec) = &data.source {
         let world = World::new(spec, options.seed).map_err(|error| DataError::World(error.to_string()))?;
         return synthetic(world, &data.columns, &data.source);
@@ -177,13 +197,15 @@ fn synthetic(world: World, columns: &Columns, source: &SourceSpec) -> Result<Pre
         let dataset = Dataset::world(Arc::clone(&world), split);
         (dataset.row_count() > 0).then_some(dataset)
     };
-    let facts = serde_json::to_vec(&source).unwrap_or_else(|error| unreachable!("a plain value: {error}"));
+    let facts = serde_json::to_string(&source).unwrap_or_else(|error| unreachable!("a plain value: {error}"));
+    // Worlds from before there were teachers keep their fingerprints.
+    let facts = facts.replace(",\"teacher\":null", "");
     Ok(Prepared {
         train: Dataset::world(Arc::clone(&world), Split::Train),
         valid: split(Split::Valid),
         test: split(Split::Test),
         transforms,
-        fingerprint: crate::value::fingerprint(&facts),
+        fingerprint: crate::value::fingerprint(facts.as_bytes()),
         skipped: SkippedRows::default(),
         segments: Vec::new(),
     })

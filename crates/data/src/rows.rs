@@ -31,6 +31,17 @@ pub(crate) struct Schema {
     pub group: bool,
     /// Whether samples have segments.
     pub segment: bool,
+    /// Whether each task has a teacher's logits; empty, and not written, when none has: files from before there were
+    /// teachers keep their bytes and their fingerprints.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub teacher: Vec<bool>,
+    /// Whether samples have the age of the teacher's word.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub teacher_delay: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// A sparse feature of a packed row.
@@ -83,7 +94,17 @@ impl Schema {
             time: columns.time.is_some(),
             group: columns.group.is_some(),
             segment: columns.segment.is_some(),
+            teacher: match columns.labels.iter().any(|label| label.teacher.is_some()) {
+                true => columns.labels.iter().map(|label| label.teacher.is_some()).collect(),
+                false => Vec::new(),
+            },
+            teacher_delay: columns.teacher_delay.is_some(),
         }
+    }
+
+    /// Whether a task has a teacher's logits.
+    pub fn has_teacher(&self, task: usize) -> bool {
+        self.teacher.get(task).is_some_and(|has| *has)
     }
 
     /// Rows of a full block. It follows from the schema alone, because shuffling goes by blocks.
@@ -92,8 +113,15 @@ impl Schema {
             BagStore::List => 4 + 8 * 4 * if feature.weighted { 2 } else { 1 },
             BagStore::One | BagStore::OneOrNone => 4 * if feature.weighted { 2 } else { 1 },
         };
-        let fixed = [(self.sample_weight, 4), (self.time, 8), (self.group, 8), (self.segment, 4)];
+        let fixed = [
+            (self.sample_weight, 4),
+            (self.time, 8),
+            (self.group, 8),
+            (self.segment, 4),
+            (self.teacher_delay, 4),
+        ];
         let row_bytes = self.tasks.len()
+            + self.teacher.iter().filter(|has| **has).count() * 4
             + self.dense.len() * 4
             + self.features.iter().map(bag).sum::<usize>()
             + fixed.iter().filter(|(there, _)| *there).map(|(_, bytes)| bytes).sum::<usize>();
@@ -127,6 +155,9 @@ pub(crate) struct RowBuffer {
     pub times: Vec<i64>,
     pub groups: Vec<u64>,
     pub segments: Vec<u32>,
+    /// One column per task, empty where the task has no teacher; NaN where the teacher said nothing.
+    pub teacher: Vec<Vec<f32>>,
+    pub teacher_delays: Vec<f32>,
     pub bags: Vec<BagColumn>,
 }
 
@@ -135,6 +166,7 @@ impl RowBuffer {
     pub fn new(schema: &Schema) -> RowBuffer {
         RowBuffer {
             labels: vec![Vec::new(); schema.tasks.len()],
+            teacher: vec![Vec::new(); schema.teacher.len()],
             bags: vec![BagColumn::default(); schema.features.len()],
             ..RowBuffer::default()
         }
@@ -149,6 +181,8 @@ impl RowBuffer {
         self.times.truncate(rows);
         self.groups.truncate(rows);
         self.segments.truncate(rows);
+        self.teacher.iter_mut().for_each(|column| column.truncate(rows));
+        self.teacher_delays.truncate(rows);
         for (bags, feature) in self.bags.iter_mut().zip(&schema.features) {
             let ids = match feature.bags {
                 BagStore::List => {
@@ -175,6 +209,10 @@ impl RowBuffer {
         append_if_any(&mut self.times, &other.times, &range);
         append_if_any(&mut self.groups, &other.groups, &range);
         append_if_any(&mut self.segments, &other.segments, &range);
+        for (own, others) in self.teacher.iter_mut().zip(&other.teacher) {
+            append_if_any(own, others, &range);
+        }
+        append_if_any(&mut self.teacher_delays, &other.teacher_delays, &range);
         for ((own, others), feature) in self.bags.iter_mut().zip(&other.bags).zip(&schema.features) {
             let ids = match feature.bags {
                 BagStore::List => {

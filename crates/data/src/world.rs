@@ -18,6 +18,7 @@ mod impressions;
 mod maths;
 mod outcomes;
 mod random;
+mod teacher;
 mod truth;
 
 use std::ops::Range;
@@ -131,7 +132,7 @@ impl World {
         let count = seen.keys.len();
         out.sample_count = count;
         out.times.clear();
-        out.times.extend(indices.map(|index| self.time_ms(index)));
+        out.times.extend(indices.clone().map(|index| self.time_ms(index)));
         out.groups.clear();
         out.groups.extend(seen.users.iter().map(|&user| u64::from(user)));
         out.weights.clear();
@@ -140,6 +141,7 @@ impl World {
             column.clear();
             column.resize(tasks * count, 0.0);
         }
+        teacher::speak(self, indices.start, &seen, out);
         for (sample, outcome) in self.outcomes(&seen).enumerate() {
             out.labels[sample] = f32::from(outcome.click);
             out.true_probabilities[sample] = outcome.click_probability;

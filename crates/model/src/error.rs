@@ -11,6 +11,12 @@ pub enum ModelError {
     /// A model must see something.
     #[error("the model has neither dense inputs nor features")]
     NoInput,
+    /// Heads for a teacher on a model that has no layers to share.
+    #[error(
+        "this model has no layers that a teacher's head could share: take run.distil.method = \"one_head\" or another \
+         model"
+    )]
+    NoSharedLayers,
     /// A layer without outputs.
     #[error("layer `{layer}` has width 0: every width must be at least 1")]
     ZeroWidth {

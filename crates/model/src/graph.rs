@@ -16,9 +16,11 @@ use campanile_kernels::{
     matrix::Store,
 };
 
+use campanile_spec::Distil;
+
 use crate::{
     ModelError,
-    layer::{Copy, Cross, Each, Factorization, Interaction, Layer, Linear, Read, copy::Journey},
+    layer::{Copy, Cross, Each, Factorization, Interaction, Layer, Linear, Read, Scaled, copy::Journey},
     parameters::{First, Layout, Parameter},
     workspace::{Place, Shape, Source},
 };
@@ -34,6 +36,8 @@ pub(crate) struct Graph {
     gradient_of: Vec<usize>,
     dense: Place,
     pooled: Place,
+    /// The heads that learn from a teacher.
+    pub distil: Distil,
 }
 
 /// A finished network.
@@ -64,6 +68,7 @@ impl Graph {
             gradient_of: Vec::new(),
             dense: place(Source::Dense, dense_width),
             pooled: place(Source::Pooled, pooled_width),
+            distil: Distil::default(),
         }
     }
 
@@ -163,6 +168,11 @@ impl Graph {
         let product = gemm::Linear::new(self.isa, self.operands, inputs, outputs);
         self.layers.push(Layer::Each(Each { x: Read::new(x), y, weight, count, product }));
         Ok(())
+    }
+
+    /// Copies columns, and multiplies their gradient on the way back.
+    pub fn scaled(&mut self, from: Place, to: Place, factor: f32) {
+        self.layers.push(Layer::Scaled(Scaled { from: Read::new(from), to, factor }));
     }
 
     /// Dots of all pairs of `shape.count` vectors side by side.

@@ -13,6 +13,7 @@ pub(crate) mod each;
 pub(crate) mod factorization;
 pub(crate) mod interaction;
 pub(crate) mod linear;
+pub(crate) mod scaled;
 
 pub(crate) use copy::Copy;
 pub(crate) use cross::Cross;
@@ -20,11 +21,13 @@ pub(crate) use each::Each;
 pub(crate) use factorization::Factorization;
 pub(crate) use interaction::Interaction;
 pub(crate) use linear::Linear;
+pub(crate) use scaled::Scaled;
 
 /// One layer.
 #[derive(Debug)]
 pub(crate) enum Layer {
     Copy(Copy),
+    Scaled(Scaled),
     Linear(Linear),
     Each(Each),
     Interaction(Interaction),
@@ -68,6 +71,7 @@ impl Layer {
     pub fn forward(&self, pass: &mut Forward<'_>) {
         match self {
             Layer::Copy(layer) => layer.forward(pass),
+            Layer::Scaled(layer) => layer.forward(pass),
             Layer::Linear(layer) => layer.forward(pass),
             Layer::Each(layer) => layer.forward(pass),
             Layer::Interaction(layer) => layer.forward(pass),
@@ -79,6 +83,7 @@ impl Layer {
     pub fn backward(&self, pass: &mut Backward<'_>) {
         match self {
             Layer::Copy(layer) => layer.backward(pass),
+            Layer::Scaled(layer) => layer.backward(pass),
             Layer::Linear(layer) => layer.backward(pass),
             Layer::Each(layer) => layer.backward(pass),
             Layer::Interaction(layer) => layer.backward(pass),
@@ -91,6 +96,7 @@ impl Layer {
     pub fn reads_mut(&mut self) -> Vec<&mut Read> {
         match self {
             Layer::Copy(layer) => vec![&mut layer.from],
+            Layer::Scaled(layer) => vec![&mut layer.from],
             Layer::Linear(layer) => vec![&mut layer.x],
             Layer::Each(layer) => vec![&mut layer.x],
             Layer::Interaction(layer) => vec![&mut layer.vectors],
@@ -103,6 +109,7 @@ impl Layer {
     pub fn writes(&self) -> Place {
         match self {
             Layer::Copy(layer) => layer.to,
+            Layer::Scaled(layer) => layer.to,
             Layer::Linear(layer) => layer.y,
             Layer::Each(layer) => layer.y,
             Layer::Interaction(layer) => layer.pairs,
@@ -114,7 +121,7 @@ impl Layer {
     /// Floating-point operations per sample in matrix products, and in everything else, forward.
     pub fn forward_flops(&self) -> (u64, u64) {
         match self {
-            Layer::Copy(_) => (0, 0),
+            Layer::Copy(_) | Layer::Scaled(_) => (0, 0),
             Layer::Linear(layer) => layer.forward_flops(),
             Layer::Each(layer) => (layer.forward_flops(), 0),
             Layer::Interaction(layer) => (0, layer.forward_flops()),

@@ -4,6 +4,8 @@
 //! vectors of a grain of samples, and gives logits, or gradients. [`Network`] is the whole of it for a caller;
 //! `network/` has one short file per model, `layer/` one per kind of layer.
 
+pub mod adapter;
+pub mod distil;
 pub mod error;
 pub mod loss;
 pub mod network;

@@ -39,7 +39,8 @@ impl Add for TaskLoss {
 }
 
 /// Writes the gradient of the mean loss for the logits `[sample][task]` of the given samples, and returns each
-/// task's sums. `scale` is one over the size of the global batch.
+/// task's sums. `scale` is one over the size of the global batch. Where samples have more logits than tasks, those
+/// behind the tasks' own get no gradient.
 ///
 /// # Panics
 /// If a length does not fit.
@@ -55,14 +56,18 @@ pub fn binary_cross_entropy(
     assert!(samples.end <= batch.sample_count, "samples {samples:?} of {}", batch.sample_count);
     assert_eq!(batch.labels.len(), tasks * batch.sample_count, "labels of {tasks} tasks");
     assert!(batch.weights.is_empty() || batch.weights.len() == batch.sample_count, "one weight a sample");
-    assert_eq!(logits.len(), samples.len() * tasks, "logits of {tasks} tasks");
+    let width = logits.len().checked_div(samples.len()).unwrap_or(tasks);
+    assert!(width >= tasks && logits.len() == samples.len() * width, "logits of {tasks} tasks");
     assert_eq!(gradient.len(), logits.len(), "gradient of the logits");
+    if width > tasks {
+        gradient.fill(0.0);
+    }
     let mut losses = vec![TaskLoss::default(); tasks];
     for (task, loss) in losses.iter_mut().enumerate() {
         let labels = &batch.labels[task * batch.sample_count..][..batch.sample_count];
         let task_weight = f64::from(task_weights[task]);
         for (n, sample) in samples.clone().enumerate() {
-            let (label, place) = (f64::from(labels[sample]), n * tasks + task);
+            let (label, place) = (f64::from(labels[sample]), n * width + task);
             if label.is_nan() {
                 gradient[place] = 0.0;
                 continue;
@@ -78,7 +83,7 @@ pub fn binary_cross_entropy(
 }
 
 /// The cross-entropy of a logit, and its probability; neither overflows.
-fn terms(logit: f64, label: f64) -> (f64, f64) {
+pub(crate) fn terms(logit: f64, label: f64) -> (f64, f64) {
     let tail = (-logit.abs()).exp();
     let probability = if logit >= 0.0 { 1.0 / (1.0 + tail) } else { tail / (1.0 + tail) };
     (logit.max(0.0) - logit * label + tail.ln_1p(), probability)

@@ -12,7 +12,7 @@ use campanile_kernels::{
     gemm::Operands,
     matrix::{Matrix, Store},
 };
-use campanile_spec::{ModelSpec, NetworkSpec, Precision};
+use campanile_spec::{Distil, ModelSpec, NetworkSpec, Precision};
 
 use crate::{
     ModelError, Workspace,
@@ -46,7 +46,9 @@ pub struct Network {
     shape: Shape,
     dense_width: usize,
     pooled_width: usize,
-    task_count: usize,
+    /// Logits of a sample: one per task, and those of the heads that learn from a teacher.
+    output_width: usize,
+    served_count: usize,
 }
 
 impl Network {
@@ -55,14 +57,21 @@ impl Network {
     /// # Errors
     /// When the shapes of the description do not fit together.
     pub fn new(spec: &ModelSpec, isa: Isa) -> Result<Network, ModelError> {
-        Network::with_journey(spec, Journey::default(), isa)
+        Network::in_training(spec, &Distil::default(), Journey::default(), isa)
     }
 
-    /// As [`Network::new`], for training with vectors that leave the towers rounded.
+    /// The network of a model in training: with the heads that learn from a teacher, and for vectors that leave the towers
+    /// rounded. Its serving weights are the first of the flat vector, and are named, shaped and begun as those of
+    /// [`Network::new`].
     ///
     /// # Errors
-    /// When the shapes of the description do not fit together.
-    pub fn with_journey(spec: &ModelSpec, journey: Journey, isa: Isa) -> Result<Network, ModelError> {
+    /// As [`Network::new`]; or when a model without layers shall have such heads.
+    pub fn in_training(
+        spec: &ModelSpec,
+        distil: &Distil,
+        journey: Journey,
+        isa: Isa,
+    ) -> Result<Network, ModelError> {
         if spec.tasks.is_empty() {
             return Err(ModelError::NoTask);
         }
@@ -74,14 +83,45 @@ impl Network {
             Precision::Bf16 => Operands::Bf16,
         };
         let mut graph = Graph::new(isa, operands, spec.dense_count, spec.pooled_width());
+        graph.distil = *distil;
         let vectors = towers::build(spec, &mut graph, journey)?;
         let logits = build(spec, &mut graph, &vectors)?;
+        let output_width = spec.tasks.len() * (1 + distil.extra_heads());
+        if logits.width != output_width {
+            return Err(ModelError::NoSharedLayers);
+        }
         let Finished { layers, parameters, shape } = graph.finish(logits);
-        let (dense_width, pooled_width, task_count) =
-            (spec.dense_count, spec.pooled_width(), spec.tasks.len());
+        let is_served = |parameter: &&Parameter| !heads::is_teachers(&parameter.name);
+        let served_count = parameters.iter().take_while(is_served).count();
+        let (dense_width, pooled_width) = (spec.dense_count, spec.pooled_width());
         let mut layers = layers;
         let sees = once::sees(&mut layers);
-        Ok(Network { isa, layers, sees, parameters, shape, dense_width, pooled_width, task_count })
+        Ok(Network {
+            isa,
+            layers,
+            sees,
+            parameters,
+            shape,
+            dense_width,
+            pooled_width,
+            output_width,
+            served_count,
+        })
+    }
+
+    /// The weights that are served: all but those of the heads that learn from a teacher, which come last.
+    pub fn served_parameters(&self) -> &[Parameter] {
+        &self.parameters[..self.served_count]
+    }
+
+    /// The weights of the heads that learn from a teacher.
+    pub fn teacher_parameters(&self) -> &[Parameter] {
+        &self.parameters[self.served_count..]
+    }
+
+    /// Logits of a sample, over all heads: the tasks' own first.
+    pub fn output_width(&self) -> usize {
+        self.output_width
     }
 
     /// All weights, in the order of the flat vector.
@@ -119,7 +159,8 @@ impl Network {
         Workspace::new(&self.shape, samples_max)
     }
 
-    /// Computes the logits of some samples: [`Workspace::logits`], `[sample][task]`.
+    /// Computes the logits of some samples: [`Workspace::logits`], `[sample][task]`; with heads that learn from a
+    /// teacher, `[sample][head][task]`, of which the first head is the served one.
     ///
     /// `dense` is `[sample][dense_count]`, `pooled` `[sample][pooled_width]` in feature order, and `parameters`
     /// those of the last [`Network::prepare`].
@@ -229,7 +270,7 @@ impl Network {
         logits: &[f32],
         outputs: Outputs<'_>,
     ) {
-        let (samples, width) = (inputs.samples, self.task_count);
+        let (samples, width) = (inputs.samples, self.output_width);
         assert!(samples <= BACKWARD_SAMPLES_MAX, "{samples} samples in one backward pass");
         assert_eq!(logits.len(), samples * width, "length of the logits' gradient");
         assert_eq!(outputs.gradient.len(), self.parameter_count(), "length of the gradient");

@@ -128,7 +128,7 @@ fn check(spec: &ModelSpec, samples: usize, grains: Grains, dense: &DenseTraining
             let batch = batch(spec, samples, seed + step);
             network.prepare(&weights);
             let logits_before = oracle.predict(&batch);
-            let Step { logits, gradient, pooled, pooled_gradient, task_losses, loss } =
+            let Step { logits, gradient, pooled, pooled_gradient, task_losses, loss, .. } =
                 oracle.train_step(&batch);
             let own = pass(&network, spec, &weights, &batch, &pooled, grains);
             assert_same("logits", &own.logits, &logits);

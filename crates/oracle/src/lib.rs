@@ -3,6 +3,7 @@
 //! Read [`oracle`] first if you are new here: it is everything that training computes, with nothing that
 //! makes it fast. Every equivalence test compares the engine with it, bit for bit.
 
+mod distil;
 mod matrix;
 mod moves;
 pub mod oracle;
@@ -10,4 +11,5 @@ mod sums;
 mod towers;
 mod wire;
 
-pub use oracle::{Oracle, Parameter, Row, Step};
+pub use moves::Row;
+pub use oracle::{Oracle, Parameter, Step};

@@ -1,8 +1,52 @@
-//! How rows and dense weights move: every optimizer's formula, written the shortest way.
+//! How weights move: the formulas of every optimizer, for a row or for all dense weights.
 
-use campanile_spec::{DenseOptimizer, SparseOptimizer, config::SparseTraining};
+use campanile_spec::{
+    DenseOptimizer, SparseOptimizer,
+    config::{DenseTraining, SparseTraining},
+};
 
-use crate::{oracle::Row, sums::sum_of_squares};
+use crate::{oracle::Parameter, sums::sum_of_squares};
+
+/// The blocks of the whole gradient's norm.
+const NORM_BLOCK: usize = 4096;
+
+/// Weights that move together, with the state of their optimizer: a table's row, or all dense weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The weights.
+    pub values: Vec<f32>,
+    /// The state, in the order in which [`SparseOptimizer`]'s formulas name it.
+    pub state: Vec<f32>,
+}
+
+/// Zeros, and the optimizer's first state.
+pub(crate) fn first_weights(optimizer: DenseOptimizer, parameters: &[Parameter]) -> Row {
+    let count = parameters.last().map_or(0, |parameter| parameter.range.end);
+    let mut weights = first_row(like_sparse(optimizer), count);
+    weights.state.resize(weights.state.len().max(count), 0.0);
+    weights
+}
+
+/// Clips the whole gradient, adds L2, and moves every weight.
+pub(crate) fn move_dense(training: &DenseTraining, steps: u64, weights: &mut Row, gradient: &[f32]) {
+    let square = |block: &[f32]| block.iter().fold(0.0f64, |sum, g| sum + f64::from(*g) * f64::from(*g));
+    let norm = gradient.chunks(NORM_BLOCK).fold(0.0f64, |sum, block| sum + square(block)).sqrt();
+    let limit = f64::from(training.norm_max);
+    let clip = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
+    let (rate, l2) = (training.learning_rate.at(steps), training.l2);
+    let Row { values, state } = weights;
+    let mut gradient: Vec<f32> = gradient.iter().zip(&*values).map(|(g, w)| g * clip + l2 * w).collect();
+    if let DenseOptimizer::Sgd { momentum } = training.optimizer {
+        for (u, g) in state.iter_mut().zip(&mut gradient) {
+            *u = momentum * *u + *g;
+            *g = *u;
+        }
+    }
+    if let DenseOptimizer::Adamw { decay, .. } = training.optimizer {
+        values.iter_mut().for_each(|w| *w -= rate * decay * *w);
+    }
+    move_weights(like_sparse(training.optimizer), rate, steps, weights, &gradient);
+}
 
 /// Moves one row by its merged gradient: the limit on its norm, L2, then the formula.
 pub(crate) fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, mut g: Vec<f32>) {
@@ -15,7 +59,7 @@ pub(crate) fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, m
 }
 
 /// The dense formulas are the sparse ones, element by element; momentum and decay come before.
-pub(crate) fn like_sparse(optimizer: DenseOptimizer) -> SparseOptimizer {
+fn like_sparse(optimizer: DenseOptimizer) -> SparseOptimizer {
     match optimizer {
         DenseOptimizer::Sgd { .. } => SparseOptimizer::Sgd,
         DenseOptimizer::Adagrad { epsilon, initial } => SparseOptimizer::Adagrad { epsilon, initial },
@@ -35,7 +79,7 @@ pub(crate) fn first_row(optimizer: SparseOptimizer, dim: usize) -> Row {
 }
 
 /// The formulas of [`SparseOptimizer`], in the step after `steps` steps.
-pub(crate) fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row, g: &[f32]) {
+fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row, g: &[f32]) {
     let Row { values, state } = row;
     let (dim, mean) = (values.len(), sum_of_squares(g) / values.len() as f32);
     let left = |beta: f32| (1.0 - f64::from(beta).powi(steps as i32 + 1)) as f32;

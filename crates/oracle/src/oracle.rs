@@ -17,19 +17,17 @@
 use std::ops::Range;
 
 use crate::{
+    distil,
     matrix::Matrix,
-    moves::{first_row, like_sparse, move_weights, update_row},
+    moves::{Row, first_row, first_weights, move_dense, update_row},
     sums::{add_products, sum_over_grains},
     towers::{self, vectors_above},
     wire::travel,
 };
 use campanile_spec::{
-    Batch, CrossRank, DcnStructure, DenseOptimizer, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
+    Batch, CrossRank, DcnStructure, Distil, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
     config::{DenseTraining, ExchangeFormat, SparseTraining},
 };
-
-/// The blocks of the whole gradient's norm.
-const NORM_BLOCK: usize = 4096;
 
 /// One dense weight: a matrix `[out, in]` or a vector, and where it lies in the flat weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +47,8 @@ pub struct Step {
     pub loss: f64,
     /// Per task, the sum over samples of sample weight times cross-entropy.
     pub task_losses: Vec<f64>,
+    /// What the teacher's terms add to the mean loss.
+    pub teacher_loss: f64,
     /// `[sample][task]`.
     pub logits: Vec<f32>,
     /// The gradient of the mean loss for all dense weights, before L2 and clipping.
@@ -59,15 +59,6 @@ pub struct Step {
     pub pooled_gradient: Vec<f32>,
 }
 
-/// Weights that move together, with the state of their optimizer: a table's row, or all dense weights.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// The weights.
-    pub values: Vec<f32>,
-    /// The state, in the order in which [`SparseOptimizer`]'s formulas name it.
-    pub state: Vec<f32>,
-}
-
 /// A model with its weights and the state of its optimizers.
 #[derive(Debug, Clone)]
 pub struct Oracle {
@@ -75,6 +66,7 @@ pub struct Oracle {
     grains: Grains,
     sparse: SparseTraining,
     dense: DenseTraining,
+    distil: Distil,
     steps: u64,
     /// How pooled vectors and their gradients travel.
     pub exchange: ExchangeFormat,
@@ -84,24 +76,45 @@ pub struct Oracle {
     pub weights: Row,
     /// The rows of every table.
     pub tables: Vec<Vec<Row>>,
+    /// The weights of every task's adapter; none without one.
+    pub adapters: Vec<Row>,
 }
 
 impl Oracle {
     /// A model whose weights and rows are all zero: set their first values in the public fields.
     pub fn new(spec: &ModelSpec, grains: Grains, sparse: &SparseTraining, dense: &DenseTraining) -> Oracle {
-        let inputs = [Matrix::zeros(0, spec.dense_count), Matrix::zeros(0, spec.pooled_width())];
-        let mut tape =
-            Tape { parameters: Vec::new(), weights: &[], nodes: inputs.map(|x| (Op::Input, x)).into() };
-        network(spec, ExchangeFormat::default(), &mut tape);
-        let parameters = tape.parameters;
-        let count = parameters.last().map_or(0, |parameter| parameter.range.end);
-        let mut weights = first_row(like_sparse(dense.optimizer), count);
-        weights.state.resize(weights.state.len().max(count), 0.0);
+        Oracle::student(spec, grains, sparse, dense, &Distil::default())
+    }
+
+    /// As [`Oracle::new`], for a model that learns from a teacher as well.
+    pub fn student(
+        spec: &ModelSpec,
+        grains: Grains,
+        sparse: &SparseTraining,
+        dense: &DenseTraining,
+        distil: &Distil,
+    ) -> Oracle {
+        let parameters = layout(spec, distil);
+        let weights = first_weights(dense.optimizer, &parameters);
+        let adapters = distil::first_adapters(distil, spec.tasks.len());
         let rows = |dim, rows| vec![first_row(sparse.optimizer, dim); rows];
         let tables = spec.tables.iter().map(|table| rows(table.dim, table.row_count as usize)).collect();
         let (spec, sparse, dense) = (spec.clone(), sparse.clone(), dense.clone());
         let exchange = ExchangeFormat::default();
-        Oracle { spec, grains, sparse, dense, steps: 0, exchange, parameters, weights, tables }
+        let distil = *distil;
+        Oracle {
+            spec,
+            grains,
+            sparse,
+            dense,
+            distil,
+            steps: 0,
+            exchange,
+            parameters,
+            weights,
+            tables,
+            adapters,
+        }
     }
 
     /// One dense weight by its name, if the model has it.
@@ -113,22 +126,32 @@ impl Oracle {
     /// The logits `[sample][task]` of a batch.
     pub fn predict(&self, batch: &Batch) -> Vec<f32> {
         let (tape, logits) = self.forward(self.inputs(batch));
-        tape.nodes[logits].1.data.clone()
+        self.serving(&tape.nodes[logits].1)
     }
 
     /// One training step: everything that happens to a batch, in order.
     pub fn train_step(&mut self, batch: &Batch) -> Step {
         let [dense, pooled] = self.inputs(batch);
+        let corrected = distil::adapt(&self.distil, self.grains, self.steps, &mut self.adapters, batch);
         let (mut logits, mut pooled_gradient) = (Vec::new(), Vec::new());
-        let (mut gradients, mut task_losses) = (Vec::new(), Vec::new());
+        let (mut gradients, mut task_losses, mut teacher_loss) = (Vec::new(), Vec::new(), 0.0);
         for grain in 0..self.grains.count() {
             let samples = self.grains.samples(batch.sample_count, grain);
             let (tape, last) = self.forward([dense.rows(samples.clone()), pooled.rows(samples.clone())]);
             let output = &tape.nodes[last].1;
-            let (losses, logit_gradient) = self.loss(batch, samples, output);
+            let (losses, mut logit_gradient) = self.loss(batch, samples.clone(), output);
+            teacher_loss += distil::add_teacher(
+                &self.distil,
+                &self.spec,
+                batch,
+                samples,
+                output,
+                &corrected,
+                &mut logit_gradient,
+            );
             let mut gradient = vec![0.0; self.weights.values.len()];
             pooled_gradient.extend(tape.backward(logit_gradient, &mut gradient).data);
-            logits.extend(&output.data);
+            logits.extend(self.serving(output));
             gradients.push(gradient);
             task_losses.push(losses);
         }
@@ -144,14 +167,21 @@ impl Oracle {
         self.update_tables(batch, &arrived);
         self.update_dense(&gradient);
         self.steps += 1;
-        Step { loss, task_losses, logits, gradient, pooled: pooled.data, pooled_gradient }
+        Step { loss, task_losses, teacher_loss, logits, gradient, pooled: pooled.data, pooled_gradient }
     }
 
     fn forward(&self, inputs: [Matrix; 2]) -> (Tape<'_>, usize) {
         let nodes = inputs.map(|value| (Op::Input, value)).into();
-        let mut tape = Tape { parameters: self.parameters.clone(), weights: &self.weights.values, nodes };
+        let distil = self.distil;
+        let mut tape =
+            Tape { distil, parameters: self.parameters.clone(), weights: &self.weights.values, nodes };
         let logits = network(&self.spec, self.exchange, &mut tape);
         (tape, logits)
+    }
+
+    /// The serving logits `[sample][task]` among all.
+    fn serving(&self, all: &Matrix) -> Vec<f32> {
+        (0..all.samples).flat_map(|n| all.row(n)[..self.spec.tasks.len()].to_vec()).collect()
     }
 
     /// The dense inputs and the pooled vectors.
@@ -187,6 +217,9 @@ impl Oracle {
         let scale = 1.0 / batch.sample_count as f64;
         let gradient = Matrix::from(samples.len(), logits.width, |n, task| {
             let sample = samples.start + n;
+            if task >= self.spec.tasks.len() {
+                return 0.0; // A head that only the teacher speaks to.
+            }
             let label = f64::from(batch.labels[task * batch.sample_count + sample]);
             if label.is_nan() {
                 return 0.0;
@@ -232,30 +265,28 @@ impl Oracle {
 
     /// Clips the whole gradient, adds L2, and moves every dense weight.
     fn update_dense(&mut self, gradient: &[f32]) {
-        let square = |block: &[f32]| block.iter().fold(0.0f64, |sum, g| sum + f64::from(*g) * f64::from(*g));
-        let norm = gradient.chunks(NORM_BLOCK).fold(0.0f64, |sum, block| sum + square(block)).sqrt();
-        let limit = f64::from(self.dense.norm_max);
-        let clip = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
-        let (rate, l2) = (self.dense.learning_rate.at(self.steps), self.dense.l2);
-        let Row { values, state } = &mut self.weights;
-        let mut gradient: Vec<f32> = gradient.iter().zip(&*values).map(|(g, w)| g * clip + l2 * w).collect();
-        if let DenseOptimizer::Sgd { momentum } = self.dense.optimizer {
-            for (u, g) in state.iter_mut().zip(&mut gradient) {
-                *u = momentum * *u + *g;
-                *g = *u;
-            }
-        }
-        if let DenseOptimizer::Adamw { decay, .. } = self.dense.optimizer {
-            values.iter_mut().for_each(|w| *w -= rate * decay * *w);
-        }
-        move_weights(like_sparse(self.dense.optimizer), rate, self.steps, &mut self.weights, &gradient);
+        move_dense(&self.dense, self.steps, &mut self.weights, gradient);
     }
+}
+
+/// All weights of a model by name.
+pub(crate) fn layout(spec: &ModelSpec, distil: &Distil) -> Vec<Parameter> {
+    let inputs = [Matrix::zeros(0, spec.dense_count), Matrix::zeros(0, spec.pooled_width())];
+    let mut tape = Tape {
+        distil: *distil,
+        parameters: Vec::new(),
+        weights: &[],
+        nodes: inputs.map(|x| (Op::Input, x)).into(),
+    };
+    network(spec, ExchangeFormat::default(), &mut tape);
+    tape.parameters
 }
 
 // ------------------------------------------------------------------------------------------------- networks
 
-/// Writes the model's operations on the tape and returns the node of the logits `[sample][task]`.
-fn network(spec: &ModelSpec, exchange: ExchangeFormat, tape: &mut Tape) -> usize {
+/// Writes the model's operations on the tape and returns the node of the logits: `[sample][task]`, then those of the
+/// heads that learn from a teacher, laid out alike.
+pub(crate) fn network(spec: &ModelSpec, exchange: ExchangeFormat, tape: &mut Tape) -> usize {
     let above = vectors_above(spec, exchange, tape);
     let first = |tape: &mut Tape, bottom: &[usize]| tape.mlp("bottom", DENSE, bottom);
     let has_dense = spec.dense_count > 0;
@@ -294,22 +325,31 @@ fn network(spec: &ModelSpec, exchange: ExchangeFormat, tape: &mut Tape) -> usize
     }
 }
 
-/// Every head: hidden layers on `input`, then its logits, which beside a parallel cross net see both outputs.
+/// Every head: hidden layers on `input`, then its logits, which beside a parallel cross net see both outputs. The
+/// teacher's heads see what the logits see, and send back `gradient_scale` times their gradient.
 fn heads(spec: &ModelSpec, tape: &mut Tape, input: usize, cross: Option<usize>, hidden: &[usize]) -> usize {
     let heads: Vec<(String, usize)> = match spec.heads {
         Heads::Shared => vec![("top".to_string(), spec.tasks.len())],
         Heads::Separate => spec.tasks.iter().map(|task| (format!("head.{}", task.name), 1)).collect(),
     };
-    let logits = heads.iter().map(|(prefix, outputs)| {
+    let (mut logits, mut lasts) = (Vec::new(), Vec::new());
+    for (prefix, outputs) in &heads {
         let deep = tape.mlp(prefix, input, hidden);
         let last = match cross {
             None => deep,
             Some(cross) if hidden.is_empty() => cross,
             Some(cross) => tape.push(Op::Beside(vec![cross, deep])),
         };
-        tape.linear(&format!("{prefix}.{}", hidden.len()), "weight", last, *outputs, Tail::Bias)
-    });
-    let logits = logits.collect();
+        lasts.push(last);
+        logits.push(tape.linear(&format!("{prefix}.{}", hidden.len()), "weight", last, *outputs, Tail::Bias));
+    }
+    let distil = tape.distil;
+    for kind in &["auxiliary", "adapted"][..distil.extra_heads()] {
+        for ((prefix, outputs), last) in heads.iter().zip(&lasts) {
+            let x = tape.push(Op::Scaled(*last, distil.gradient_scale));
+            logits.push(tape.linear(&format!("{kind}.{prefix}"), "weight", x, *outputs, Tail::Bias));
+        }
+    }
     tape.push(Op::Beside(logits))
 }
 
@@ -326,6 +366,8 @@ pub(crate) enum Op {
     Beside(Vec<usize>),
     /// Some columns of a node.
     Columns(usize, Range<usize>),
+    /// A node as it is, whose gradient is multiplied on the way back.
+    Scaled(usize, f32),
     /// For every sample the dots of all pairs: (1,0), (2,0), (2,1), (3,0) and so on.
     Dots(Vec<usize>),
     /// `x0 * y + x` of three nodes.
@@ -348,7 +390,8 @@ pub(crate) enum Tail {
 
 /// The operations of one forward pass with their values.
 pub(crate) struct Tape<'a> {
-    parameters: Vec<Parameter>,
+    pub(crate) distil: Distil,
+    pub(crate) parameters: Vec<Parameter>,
     pub(crate) weights: &'a [f32],
     pub(crate) nodes: Vec<(Op, Matrix)>,
 }
@@ -429,6 +472,7 @@ impl Tape<'_> {
             Op::Columns(x, range) => {
                 Matrix::from(samples, range.len(), |n, i| node(x).row(n)[range.start + i])
             }
+            Op::Scaled(x, _) => node(x).clone(),
             Op::Dots(vectors) => {
                 let pairs: Vec<_> = (0..vectors.len()).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
                 Matrix::from(samples, pairs.len(), |n, p| {
@@ -453,7 +497,7 @@ impl Tape<'_> {
     }
 
     /// Adds the weights' gradients to `gradient` and returns that of the pooled vectors.
-    fn backward(&self, logit_gradient: Matrix, gradient: &mut [f32]) -> Matrix {
+    pub(crate) fn backward(&self, logit_gradient: Matrix, gradient: &mut [f32]) -> Matrix {
         let zeros = self.nodes.iter().map(|(_, value)| Matrix::zeros(value.samples, value.width));
         let mut gradients: Vec<Matrix> = zeros.collect();
         gradients[self.nodes.len() - 1] = logit_gradient;
@@ -505,6 +549,7 @@ impl Tape<'_> {
                     |n: usize, i: usize| if range.contains(&i) { dy.row(n)[i - range.start] } else { 0.0 };
                 before[*x].change(|n, i, g| g + inside(n, i));
             }
+            Op::Scaled(x, factor) => before[*x].change(|n, i, g| g + factor * dy.row(n)[i]),
             Op::Dots(vectors) => {
                 let pair = |a: usize, b: usize| a.max(b) * (a.max(b) - 1) / 2 + a.min(b);
                 for (i, vector) in vectors.iter().enumerate() {

@@ -9,9 +9,9 @@
 
 use campanile_oracle::Oracle;
 use campanile_spec::{
-    Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
-    ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
-    TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
+    AdapterSpec, Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, Distil, DistilMethod, FeatureSpec,
+    Grains, Heads, LearningRate, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule,
+    SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, SparseTraining},
 };
 
@@ -78,25 +78,35 @@ fn batch(spec: &ModelSpec) -> Batch {
         bags: Bags::new(spec.features.len(), SAMPLES, offsets, rows, weights).expect("valid bags"),
         labels: (0..SAMPLES * spec.tasks.len()).map(label).collect(),
         weights: (0..SAMPLES).map(|i| 0.5 + value(3, i).abs()).collect(),
+        teacher_logits: (0..SAMPLES * spec.tasks.len())
+            .map(|i| if i % 5 == 4 { f32::NAN } else { 3.0 * value(6, i) })
+            .collect(),
+        teacher_delays: (0..SAMPLES).map(|i| 10.0 * i as f32).collect(),
+        segments: (0..SAMPLES as u32).map(|i| i % 3).collect(),
         ..Batch::default()
     }
 }
 
 /// Compares all gradients of `spec`; rows move by plain SGD with rate 1, so a row's move is its gradient.
 fn check(spec: &ModelSpec) {
-    let counts: Vec<[usize; 2]> = (0..4).flat_map(|seed| check_seed(spec, seed)).collect();
+    check_student(spec, &Distil::default());
+}
+
+/// The same with a teacher; its adapter, which the model takes as it is, must not be seen in the gradients.
+fn check_student(spec: &ModelSpec, distil: &Distil) {
+    let counts: Vec<[usize; 2]> = (0..4).flat_map(|seed| check_seed(spec, distil, seed)).collect();
     let [kinks, all] = counts.iter().fold([0, 0], |sum, count| [sum[0] + count[0], sum[1] + count[1]]);
     assert!(kinks * 8 <= all, "{kinks} kinks in {all}: {spec:?}");
 }
 
 /// The kinks met and the elements compared, for the dense weights and every table.
-fn check_seed(spec: &ModelSpec, seed: u64) -> Vec<[usize; 2]> {
+fn check_seed(spec: &ModelSpec, distil: &Distil, seed: u64) -> Vec<[usize; 2]> {
     let rate = LearningRate { base: 1.0, schedule: Schedule::Constant };
     let sparse =
         SparseTraining { optimizer: SparseOptimizer::Sgd, learning_rate: rate, l2: 0.0, row_norm_max: 0.0 };
     let optimizer = DenseOptimizer::Sgd { momentum: 0.0 };
     let dense = DenseTraining { optimizer, learning_rate: rate, l2: 0.0, norm_max: 0.0 };
-    let mut oracle = Oracle::new(spec, Grains::new(2), &sparse, &dense);
+    let mut oracle = Oracle::student(spec, Grains::new(2), &sparse, &dense, distil);
     oracle.weights.values.iter_mut().enumerate().for_each(|(i, w)| *w = 0.7 * value(40 + seed, i));
     for (t, table) in oracle.tables.iter_mut().enumerate() {
         for (r, row) in table.iter_mut().enumerate() {
@@ -109,7 +119,10 @@ fn check_seed(spec: &ModelSpec, seed: u64) -> Vec<[usize; 2]> {
     let batch = batch(spec);
     let mut after = oracle.clone();
     let step = after.train_step(&batch);
-    let loss_of = |oracle: &Oracle| oracle.clone().train_step(&batch).loss;
+    let loss_of = |oracle: &Oracle| {
+        let step = oracle.clone().train_step(&batch);
+        step.loss + step.teacher_loss
+    };
 
     let all: Vec<usize> = (0..oracle.weights.values.len()).collect();
     let dense_differences = differences(&all, |i, by| {
@@ -248,4 +261,96 @@ fn logistic_regression_and_factorization_machine() {
     check(&model([2, 2], 3, 2, NetworkSpec::LogisticRegression, Heads::Shared));
     check(&model([4, 4], 3, 1, NetworkSpec::FactorizationMachine, Heads::Shared));
     check(&model([6, 6], 0, 2, NetworkSpec::FactorizationMachine, Heads::Shared));
+}
+
+fn student(method: DistilMethod) -> Distil {
+    let optimizer = DenseOptimizer::Sgd { momentum: 0.0 };
+    let adapter =
+        AdapterSpec { weight: 2.0, hidden: 3, segments: 2, freshness: true, optimizer, learning_rate: 1.0 };
+    Distil { method, weight: 3.0, label_scale: 1.5, gradient_scale: 1.0, fade_seconds: 40.0, adapter }
+}
+
+#[test]
+fn students_of_a_teacher() {
+    let dlrm = NetworkSpec::Dlrm { bottom: vec![5, 4], top: vec![6] };
+    let structure = DcnStructure::Parallel;
+    let (bottom, cross_rank) = (vec![4], CrossRank::Low(2));
+    let dcn = NetworkSpec::Dcn { bottom, cross_layers: 2, cross_rank, structure, deep: vec![5, 3] };
+    for method in [DistilMethod::OneHead, DistilMethod::Auxiliary, DistilMethod::Adapter] {
+        check_student(&model([4, 3], 3, 2, dlrm.clone(), Heads::Shared), &student(method));
+        check_student(&model([2, 3], 2, 2, dcn.clone(), Heads::Separate), &student(method));
+    }
+    let machine = NetworkSpec::FactorizationMachine;
+    check_student(&model([4, 4], 3, 1, machine, Heads::Shared), &student(DistilMethod::OneHead));
+}
+
+/// The gradient of one step, all weights begun alike.
+fn gradient_of(spec: &ModelSpec, distil: &Distil) -> (Oracle, Vec<f32>) {
+    let rate = LearningRate { base: 1.0, schedule: Schedule::Constant };
+    let sparse =
+        SparseTraining { optimizer: SparseOptimizer::Sgd, learning_rate: rate, l2: 0.0, row_norm_max: 0.0 };
+    let optimizer = DenseOptimizer::Sgd { momentum: 0.0 };
+    let dense = DenseTraining { optimizer, learning_rate: rate, l2: 0.0, norm_max: 0.0 };
+    let mut oracle = Oracle::student(spec, Grains::new(2), &sparse, &dense, distil);
+    oracle.weights.values.iter_mut().enumerate().for_each(|(i, w)| *w = 0.7 * value(40, i));
+    for (r, row) in oracle.tables.iter_mut().flatten().enumerate() {
+        row.values.iter_mut().enumerate().for_each(|(i, w)| *w = value(50, r * 64 + i));
+    }
+    let gradient = oracle.train_step(&batch(spec)).gradient;
+    (oracle, gradient)
+}
+
+/// A factor on what the teacher's heads send back reaches the shared layers, and no head.
+#[test]
+fn scaled_gradients_reach_the_shared_layers_only() {
+    let spec = model([4, 3], 3, 2, NetworkSpec::Dlrm { bottom: vec![5, 4], top: vec![6] }, Heads::Shared);
+    let by =
+        |gradient_scale| gradient_of(&spec, &Distil { gradient_scale, ..student(DistilMethod::Adapter) });
+    let ((oracle, none), (_, one), (_, seven)) = (by(0.0), by(1.0), by(7.0));
+    let mut compared = [0, 0];
+    for parameter in &oracle.parameters {
+        let is_head = ["top.1", "auxiliary.", "adapted."].iter().any(|head| parameter.name.starts_with(head));
+        compared[usize::from(is_head)] += 1;
+        for i in parameter.range.clone() {
+            let factor = if is_head { 1.0 } else { 7.0 };
+            let (found, wanted) = (seven[i] - none[i], factor * (one[i] - none[i]));
+            assert!((found - wanted).abs() <= 1e-5, "{}: {found} instead of {wanted}", parameter.name);
+            assert!(!is_head || seven[i] == one[i], "{}", parameter.name);
+        }
+    }
+    assert_eq!(compared, [7, 6]);
+}
+
+/// The adapter moves down the slope of its own loss and nothing else: compared with differences of that loss, worked out
+/// here.
+#[test]
+fn an_adapter_learns_from_labels_alone() {
+    let spec = model([4, 3], 3, 1, NetworkSpec::Mlp { hidden: vec![6] }, Heads::Shared);
+    let mut distil = student(DistilMethod::Adapter);
+    distil.adapter.hidden = 0;
+    let (oracle, _) = gradient_of(&spec, &distil);
+    let moved: Vec<f64> = oracle.adapters[0].values.iter().map(|w| f64::from(-w)).collect();
+    let batch = batch(&spec);
+    let loss = |weights: &[f64]| -> f64 {
+        let terms = (0..SAMPLES).filter_map(|sample| {
+            let word = campanile_spec::distil::Word::of(&batch, 0, sample)?;
+            let mut inputs = vec![0.0; distil.adapter.input_count()];
+            distil.adapter.write_inputs(word, &mut inputs);
+            let added: f64 = inputs.iter().zip(weights).map(|(x, w)| f64::from(*x) * w).sum();
+            let z = f64::from(word.logit) + added + weights[inputs.len()];
+            let label = f64::from(batch.labels[sample]);
+            let term = f64::from(batch.weights[sample]) * (z.max(0.0) - z * label + (-z.abs()).exp().ln_1p());
+            (!label.is_nan()).then_some(term)
+        });
+        terms.sum::<f64>() / SAMPLES as f64
+    };
+    for i in 0..moved.len() {
+        let at = |by: f64| {
+            let mut weights = vec![0.0; moved.len()];
+            weights[i] = by;
+            loss(&weights)
+        };
+        let slope = (at(1e-4) - at(-1e-4)) / 2e-4;
+        assert!((slope - moved[i]).abs() < 1e-5, "weight {i}: moved {} on a slope of {slope}", moved[i]);
+    }
 }

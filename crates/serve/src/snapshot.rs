@@ -268,6 +268,11 @@ impl Snapshot {
         self.tables.iter().map(|table| table.bytes()).sum::<u64>() + (self.parameters.len() * 4) as u64
     }
 
+    /// Floating-point operations of one sample in the dense network.
+    pub fn forward_flops_per_sample(&self) -> u64 {
+        self.network.forward_flops_per_sample()
+    }
+
     /// The dense weights by name.
     pub fn dense_weights(&self) -> impl Iterator<Item = (&Parameter, &[f32])> {
         self.network

@@ -218,6 +218,12 @@ pub struct Batch {
     pub segments: Vec<u32>,
     /// What a synthetic world knows: the true probability `[task][sample]`; empty for real data.
     pub true_probabilities: Vec<f32>,
+    /// What a teacher said: its logits `[task][sample]`, task-major; NaN where it said nothing. Empty when there is
+    /// no teacher.
+    pub teacher_logits: Vec<f32>,
+    /// How old the teacher was when it spoke: seconds from the newest sample that it was trained on to this one; NaN
+    /// where unknown. Empty when no age is known.
+    pub teacher_delays: Vec<f32>,
 }
 
 impl Batch {
@@ -248,6 +254,8 @@ impl Batch {
             groups: optional(&self.groups, &samples),
             segments: optional(&self.segments, &samples),
             true_probabilities: by_task(&self.true_probabilities),
+            teacher_logits: by_task(&self.teacher_logits),
+            teacher_delays: optional(&self.teacher_delays, &samples),
         }
     }
 }

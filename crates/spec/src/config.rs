@@ -19,6 +19,7 @@ use toml::de::DeTable;
 use crate::{
     Grains,
     data::DataSpec,
+    distil::Distil,
     model::ModelSpec,
     optimizer::{DenseOptimizer, LearningRate, SparseOptimizer},
 };
@@ -67,6 +68,9 @@ pub struct Run {
     pub sparse: SparseTraining,
     /// How dense weights move.
     pub dense: DenseTraining,
+    /// How it learns from a teacher.
+    #[serde(default, skip_serializing_if = "Distil::is_default")]
+    pub distil: Distil,
     /// How vectors travel between ranks.
     pub exchange: ExchangeFormat,
     /// Evaluation while training.
@@ -218,6 +222,8 @@ section! {
         pub valid: Vec<String> = Vec::new(),
         /// Test files.
         pub test: Vec<String> = Vec::new(),
+        /// A teacher's words on the training rows, as `campanile augment` wrote them.
+        pub teacher: Option<PathBuf> = None,
     }
 }
 

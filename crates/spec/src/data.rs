@@ -54,6 +54,9 @@ pub struct Columns {
     pub group: Option<String>,
     /// Segment for calibration by segment; any value, numbered in order of appearance, at most 4096.
     pub segment: Option<String>,
+    /// Seconds from the newest sample that the teacher was trained on to this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_delay: Option<String>,
 }
 
 impl Columns {
@@ -74,7 +77,7 @@ impl Columns {
             weights: None,
         };
         Columns {
-            labels: vec![LabelColumn { name: "label".to_owned(), at_least: None }],
+            labels: vec![LabelColumn { name: "label".to_owned(), at_least: None, teacher: None }],
             dense: (1..=13).map(dense).collect(),
             sparse: (1..=26).map(sparse).collect(),
             ..Columns::default()
@@ -89,6 +92,9 @@ pub struct LabelColumn {
     pub name: String,
     /// The label is 1 where the raw value is at least this; without it, the raw value must be 0 or 1.
     pub at_least: Option<f64>,
+    /// Column with a teacher's logit for this task; an empty value is one that the teacher did not give.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<String>,
 }
 
 /// A dense column and its transforms, applied in order.

@@ -6,6 +6,7 @@
 pub mod batch;
 pub mod config;
 pub mod data;
+pub mod distil;
 pub mod grain;
 pub mod model;
 pub mod optimizer;
@@ -17,6 +18,7 @@ pub mod towers;
 pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};
+pub use distil::{AdapterSpec, Distil, DistilMethod};
 pub use grain::Grains;
 pub use model::{
     CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat,

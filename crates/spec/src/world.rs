@@ -72,6 +72,8 @@ section! {
         pub domains: Vec<Domain> = Vec::new(),
         /// A second label, the conversion of a click.
         pub conversion: Option<Conversion> = None,
+        /// A teacher that nobody has to train, for experiments: the truth, as it was some time ago, with errors.
+        pub teacher: Option<SimulatedTeacher> = None,
     }
 }
 
@@ -158,6 +160,25 @@ section! {
     }
 }
 
+section! {
+    /// A teacher that needs no training: it says the true logit of some time ago, plus errors.
+    #[derive(Copy)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct SimulatedTeacher {
+        /// Deviation of its error from sample to sample, in units of the logit.
+        pub noise: f64 = 0.3,
+        /// Added to all its logits: the bias of a teacher trained on other traffic.
+        pub bias: f64 = 0.0,
+        /// How late it learns of drift: the age of its newest snapshot when that appears.
+        pub delay_seconds: f64 = 0.0,
+        /// Time between two of its snapshots; its age runs from `delay_seconds` to that much more. 0 is a new one for
+        /// every sample.
+        pub refresh_seconds: f64 = 0.0,
+        /// Share of samples on which it has a word, from 0 to 1.
+        pub coverage: f64 = 1.0,
+    }
+}
+
 words! {
     /// What the conversion label says of an impression without a click.
     pub enum ConversionLabel {
@@ -235,7 +256,7 @@ pub enum WorldError {
     },
 }
 
-defaults!(WorldSpec, Signal, Drift, Conversion);
+defaults!(WorldSpec, Signal, Drift, Conversion, SimulatedTeacher);
 
 impl Default for Domain {
     fn default() -> Domain {
@@ -322,7 +343,7 @@ impl WorldSpec {
             labels: self
                 .label_names()
                 .iter()
-                .map(|&name| LabelColumn { name: name.into(), at_least: None })
+                .map(|&name| LabelColumn { name: name.into(), at_least: None, teacher: None })
                 .collect(),
             dense: (0..self.dense_seen(view)).map(dense).collect(),
             sparse: self.sparse_seen(view).into_iter().map(sparse).collect(),
@@ -330,6 +351,7 @@ impl WorldSpec {
             time: Some("time".into()),
             group: Some("user".into()),
             segment: Some("domain".into()),
+            teacher_delay: None,
         }
     }
 
@@ -367,7 +389,8 @@ impl WorldSpec {
             in_range(key, value, 0.0, 10.0)?;
         }
         self.check_domains()?;
-        self.conversion.as_ref().map_or(Ok(()), Conversion::check)
+        self.conversion.as_ref().map_or(Ok(()), Conversion::check)?;
+        self.teacher.as_ref().map_or(Ok(()), SimulatedTeacher::check)
     }
 
     fn check_features(&self) -> Result<(), WorldError> {
@@ -474,6 +497,16 @@ impl Conversion {
         in_range("conversion.click_delay_seconds", self.click_delay_seconds, 0.0, 1e9)?;
         in_range("conversion.delay_seconds", self.delay_seconds, 0.0, 1e9)?;
         in_range("conversion.window_seconds", self.window_seconds, 0.0, 1e9)
+    }
+}
+
+impl SimulatedTeacher {
+    fn check(&self) -> Result<(), WorldError> {
+        in_range("teacher.noise", self.noise, 0.0, 10.0)?;
+        in_range("teacher.bias", self.bias, -10.0, 10.0)?;
+        in_range("teacher.delay_seconds", self.delay_seconds, 0.0, 1e9)?;
+        in_range("teacher.refresh_seconds", self.refresh_seconds, 0.0, 1e9)?;
+        in_range("teacher.coverage", self.coverage, 0.0, 1.0)
     }
 }
 

@@ -21,6 +21,7 @@ pub mod run;
 pub mod same;
 pub mod scores;
 pub mod step;
+mod teaching;
 pub mod verify;
 
 pub use error::TrainError;

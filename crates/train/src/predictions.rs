@@ -24,6 +24,10 @@ pub struct Predictions {
     pub segments: Vec<u32>,
     /// `[task][sample]`, for synthetic worlds.
     pub true_probabilities: Vec<f32>,
+    /// What a teacher said, `[task][sample]`; NaN where nothing.
+    pub teacher_logits: Vec<f32>,
+    /// The newest of the samples' times, if they have any.
+    pub newest_time: Option<i64>,
 }
 
 impl Predictions {
@@ -67,6 +71,8 @@ impl Predictions {
             groups: parts.iter().flat_map(|part| &part.groups).copied().collect(),
             segments: parts.iter().flat_map(|part| &part.segments).copied().collect(),
             true_probabilities: by_task(|part| &part.true_probabilities),
+            teacher_logits: by_task(|part| &part.teacher_logits),
+            newest_time: parts.iter().filter_map(|part| part.newest_time).max(),
         }
     }
 
@@ -83,28 +89,33 @@ impl Predictions {
             groups: samples.groups.clone(),
             segments: samples.segments.clone(),
             true_probabilities: samples.true_probabilities.clone(),
+            teacher_logits: samples.teacher_logits.clone(),
+            newest_time: samples.times.iter().copied().max(),
         }
     }
 
-    /// `lengths of the six columns, samples | the columns`, in words of 32 bits.
+    /// `lengths of the seven columns, samples, newest time | the columns`, in words of 32 bits.
     fn write(&self) -> Buffer {
         let groups: Vec<u32> = self.groups.iter().flat_map(|g| [*g as u32, (*g >> 32) as u32]).collect();
-        let columns: [&[u32]; 6] = [
+        let columns: [&[u32]; 7] = [
             bytemuck::cast_slice(&self.logits),
             bytemuck::cast_slice(&self.labels),
             bytemuck::cast_slice(&self.weights),
             &groups,
             &self.segments,
             bytemuck::cast_slice(&self.true_probabilities),
+            bytemuck::cast_slice(&self.teacher_logits),
         ];
         let mut words: Vec<u32> = columns.iter().map(|column| column.len() as u32).collect();
         words.push(self.sample_count as u32);
+        let newest = self.newest_time.unwrap_or(i64::MIN) as u64;
+        words.extend([newest as u32, (newest >> 32) as u32]);
         words.extend(columns.iter().flat_map(|column| column.iter()));
         Buffer::of(&words)
     }
 
     fn read(buffer: &Buffer) -> Predictions {
-        let (lengths, mut rest) = buffer.values::<u32>().split_at(7);
+        let (lengths, mut rest) = buffer.values::<u32>().split_at(10);
         let mut column = |index: usize| {
             let (column, after) = rest.split_at(lengths[index] as usize);
             rest = after;
@@ -112,13 +123,16 @@ impl Predictions {
         };
         let floats = |words: &[u32]| words.iter().map(|w| f32::from_bits(*w)).collect();
         Predictions {
-            sample_count: lengths[6] as usize,
+            sample_count: lengths[7] as usize,
             logits: floats(column(0)),
             labels: floats(column(1)),
             weights: floats(column(2)),
             groups: column(3).chunks_exact(2).map(|g| u64::from(g[0]) | u64::from(g[1]) << 32).collect(),
             segments: column(4).to_vec(),
             true_probabilities: floats(column(5)),
+            teacher_logits: floats(column(6)),
+            newest_time: Some((u64::from(lengths[8]) | u64::from(lengths[9]) << 32) as i64)
+                .filter(|time| *time != i64::MIN),
         }
     }
 }
@@ -137,6 +151,8 @@ mod tests {
             groups: vec![u64::MAX - 3, 7],
             segments: vec![4, 5],
             true_probabilities: vec![],
+            teacher_logits: vec![-1.0, 0.25, 8.0, -3.5],
+            newest_time: Some(-5_000_000_000),
         };
         assert_eq!(Predictions::read(&predictions.write()), predictions);
         assert_eq!(predictions.of_task(&predictions.logits, 1), [2.0, 3.0]);

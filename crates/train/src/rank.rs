@@ -24,6 +24,7 @@ use crate::{
     gradient_tree::{GradientTree, Onto},
     loader::LocalBatch,
     step::Carry,
+    teaching::Teaching,
 };
 
 /// Weights, tables, optimizer state and working memory of one rank.
@@ -59,6 +60,8 @@ pub struct RankState {
     task_weights: Vec<f32>,
     logits: Vec<f32>,
     logit_gradients: Vec<f32>,
+    /// What it takes to learn from a teacher.
+    pub(crate) teaching: Teaching,
 }
 
 /// Where a rank sits and how it works; nothing here changes a result.
@@ -92,7 +95,7 @@ impl RankState {
         // With tower modules it is what they hand on that travels between hosts, and that is rounded in the network.
         let towers = run.model.has_tower_modules();
         let lookup = if towers { Journey::default() } else { travels };
-        let network = Network::with_journey(&run.model, travels, isa)?;
+        let network = Network::in_training(&run.model, &run.distil, travels, isa)?;
         let parameters = network.initial_parameters(run.seed);
         let grains = run.grains();
         let grain_samples = run.batch_size.div_ceil(grains.count());
@@ -130,6 +133,7 @@ impl RankState {
             task_weights: run.model.tasks.iter().map(|task| task.weight).collect(),
             logits: Vec::new(),
             logit_gradients: Vec::new(),
+            teaching: Teaching::new(run, grains.count() / rank_count, isa)?,
             network,
             parameters,
             plan: plan.clone(),
@@ -142,6 +146,11 @@ impl RankState {
     /// The logits of this rank's samples of the last batch, `[sample][task]`, before any update.
     pub fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    /// The weights of the adapters that correct a late teacher, task after task; none without them.
+    pub fn adapter_parameters(&self) -> &[f32] {
+        self.teaching.adapting().map_or(&[], |adapting| &adapting.parameters)
     }
 
     /// Number of tasks.
@@ -173,7 +182,8 @@ impl RankState {
             let dense = &batch.samples.dense[from * dense_count..][..count * dense_count];
             let pooled = &self.exchange.pooled()[from * width..][..count * width];
             self.network.forward(&mut self.workspace, &self.parameters, count, dense, pooled);
-            self.logits[from * tasks..][..count * tasks].copy_from_slice(self.workspace.logits(count));
+            let own = &mut self.logits[from * tasks..][..count * tasks];
+            copy_served(self.workspace.logits(count), self.network.output_width(), own, tasks);
         }
         Ok(())
     }
@@ -307,17 +317,35 @@ impl RankState {
         let pooled = &pooled[from * width..][..count * width];
         let pooled_gradient = &mut pooled_gradient[from * width..][..count * width];
         network.forward(workspace, &self.parameters, count, dense, pooled);
-        self.logits[from * tasks..][..count * tasks].copy_from_slice(workspace.logits(count));
-        self.logit_gradients.resize(count * tasks, 0.0);
+        let outputs = network.output_width();
         let (samples, logits) = (from..from + count, workspace.logits(count));
-        let logit_gradients = &mut self.logit_gradients;
-        binary_cross_entropy(labels, samples, &self.task_weights, scale, logits, logit_gradients);
+        copy_served(logits, outputs, &mut self.logits[from * tasks..][..count * tasks], tasks);
+        self.logit_gradients.resize(count * outputs, 0.0);
+        let (logit_gradients, task_weights) = (&mut self.logit_gradients, &self.task_weights);
+        binary_cross_entropy(labels, samples.clone(), task_weights, scale, logits, logit_gradients);
+        self.teaching.lesson(&batch.samples, task_weights, scale).add_teacher(
+            samples,
+            logits,
+            logit_gradients,
+        );
         let inputs = Inputs { samples: count, dense, pooled };
         let outputs = Outputs { gradient, pooled: pooled_gradient };
         match onto {
             Onto::Anything => network.backward_anew(workspace, inputs, logit_gradients, outputs),
             Onto::LeftNeighbour => network.backward(workspace, inputs, logit_gradients, outputs),
         }
+    }
+
+    /// Trains the adapters on the batch, and has them correct the teacher; every rank's samples count.
+    pub(crate) fn adapt(
+        &mut self,
+        comm: &dyn Communicator,
+        step: u64,
+        batch: &LocalBatch,
+    ) -> Result<(), CommError> {
+        self.timings.start(Part::Network);
+        let grains = self.grains.of_rank(self.rank, self.rank_count);
+        self.teaching.adapt(comm, step, batch, grains, self.grains)
     }
 
     /// What the dense gradient is scaled with so that its norm stays within the job's limit, from sums over
@@ -340,6 +368,13 @@ impl RankState {
             self.dense_state.iter_mut().map(|(_, values)| &mut values[..]).collect();
         let update = optimizer::Update::new(&self.dense, step, clip);
         update.apply(&mut self.parameters[slice.clone()], &mut state, &self.gradient.sum()[slice]);
+    }
+}
+
+/// Copies the served logits `[sample][task]` out of those of all heads, `[sample][head][task]`.
+fn copy_served(all: &[f32], width: usize, served: &mut [f32], tasks: usize) {
+    for (served, all) in served.chunks_exact_mut(tasks).zip(all.chunks_exact(width)) {
+        served.copy_from_slice(&all[..tasks]);
     }
 }
 

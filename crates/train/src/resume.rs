@@ -8,7 +8,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use campanile_comm::{Buffer, Communicator};
 use campanile_data::{Prepared, Transforms};
-use campanile_model::{Network, Parameter};
+use campanile_model::{Network, Parameter, optimizer::state_names};
 use campanile_sharded::reduce::slice_of;
 use campanile_spec::config::Job;
 use campanile_tables::checkpoint::{
@@ -169,7 +169,11 @@ impl<'a> Checkpoints<'a> {
         manifest.job = json!(self.job);
         manifest.plan = json!(state.plan);
         if comm.rank() == 0 {
-            manifest.extra = json!({ "scores": scores.state(), "transforms": self.transforms.fingerprint() });
+            manifest.extra = json!({
+                "scores": scores.state(),
+                "transforms": self.transforms.fingerprint(),
+                "data_time": scores.newest_time(),
+            });
         }
         self.under_way = Some(UnderWay { step, sweep, manifest });
         Ok(())
@@ -258,13 +262,27 @@ pub fn load(
     rank_count: usize,
     what: Load,
 ) -> Result<(), TrainError> {
-    let weights = found.dense_values(&dense_layout(&state.network, DenseKind::Weights, &[""]))?;
-    state.parameters.copy_from_slice(&weights);
+    let weights = found.dense_values(&served_layout(&state.network))?;
+    let (served, count) = (weights.len(), state.parameters.len());
+    state.parameters[..served].copy_from_slice(&weights);
     if what == Load::RowsAndState {
         let values = found.dense_values(&state_layout(state))?;
-        let slice = slice_of(state.parameters.len(), rank, rank_count);
-        for (own, whole) in state.dense_state.iter_mut().zip(values.chunks(weights.len().max(1))) {
-            own.1.copy_from_slice(&whole[slice.clone()]);
+        let mut rest = &values[..];
+        let mut next = |count: usize| {
+            let (now, after) = rest.split_at(count);
+            rest = after;
+            now
+        };
+        let slice = slice_of(count, rank, rank_count);
+        for (_, own) in &mut state.dense_state {
+            own.copy_from_slice(&next(count)[slice.clone()]);
+        }
+        state.parameters[served..].copy_from_slice(next(count - served));
+        if let Some(adapting) = state.teaching.adapting_mut() {
+            for own in [&mut adapting.parameters].into_iter().chain(&mut adapting.state) {
+                let count = own.len();
+                own.copy_from_slice(next(count));
+            }
         }
     }
     for table in &mut state.tables {
@@ -283,9 +301,9 @@ fn write_dense(
     rank: usize,
     rank_count: usize,
 ) -> Result<(), CheckpointError> {
+    let served = state.network.served_parameters().last().map_or(0, |last| last.range.end);
     if rank == 0 {
-        let layout = Arc::new(dense_layout(&state.network, DenseKind::Weights, &[""]));
-        sweep.dense(&layout, 0, state.parameters.clone())?;
+        sweep.dense(&Arc::new(served_layout(&state.network)), 0, state.parameters[..served].to_vec())?;
     }
     let layout = Arc::new(state_layout(state));
     let (count, first) = (state.parameters.len(), slice_of(state.parameters.len(), rank, rank_count).start);
@@ -294,24 +312,48 @@ fn write_dense(
     for (place, (_, values)) in slices {
         sweep.dense(&layout, (place * count + first) as u64, values.clone())?;
     }
+    // What only training needs, and all ranks have.
+    let mut training_only = state.parameters[served..].to_vec();
+    if let Some(adapting) = state.teaching.adapting() {
+        training_only.extend_from_slice(&adapting.parameters);
+        adapting.state.iter().for_each(|values| training_only.extend_from_slice(values));
+    }
+    if rank == 0 && !training_only.is_empty() {
+        sweep.dense(&layout, (state.dense_state.len() * count) as u64, training_only)?;
+    }
     Ok(())
 }
 
-/// The dense optimizer's state: for each of its names, every tensor of the network.
-fn state_layout(state: &RankState) -> DenseLayout {
-    let suffixes: Vec<String> = state.dense_state.iter().map(|(name, _)| format!(".{name}")).collect();
-    let suffixes: Vec<&str> = suffixes.iter().map(String::as_str).collect();
-    dense_layout(&state.network, DenseKind::State, &suffixes)
+/// The weights that are served.
+fn served_layout(network: &Network) -> DenseLayout {
+    let tensors = network.served_parameters().iter().map(|parameter| entry(parameter, "")).collect();
+    DenseLayout { kind: DenseKind::Weights, tensors }
 }
 
-/// All tensors of the network, once for each suffix.
-fn dense_layout(network: &Network, kind: DenseKind, suffixes: &[&str]) -> DenseLayout {
-    let entry = |suffix: &str, parameter: &Parameter| TensorEntry {
-        name: format!("{}{suffix}", parameter.name),
-        shape: parameter.shape.clone(),
-    };
-    let of_suffix = |suffix| network.parameters().iter().map(move |parameter| entry(suffix, parameter));
-    DenseLayout { kind, tensors: suffixes.iter().copied().flat_map(of_suffix).collect() }
+/// What only training needs: for each name of the dense optimizer's state every tensor of the network, then the weights
+/// of the heads that learn from a teacher, then the adapters' and their optimizer's state.
+fn state_layout(state: &RankState) -> DenseLayout {
+    let mut tensors = Vec::new();
+    for (name, _) in &state.dense_state {
+        tensors
+            .extend(state.network.parameters().iter().map(|parameter| entry(parameter, &format!(".{name}"))));
+    }
+    tensors.extend(state.network.teacher_parameters().iter().map(|parameter| entry(parameter, "")));
+    if let Some(adapting) = state.teaching.adapting() {
+        let names = state_names(&adapting.adapters.training().optimizer);
+        for suffix in [""].iter().chain(names) {
+            let dot = if suffix.is_empty() { "" } else { "." };
+            tensors.extend(adapting.adapters.parameters().map(|(name, shape)| TensorEntry {
+                name: format!("{name}{dot}{suffix}"),
+                shape: shape.to_vec(),
+            }));
+        }
+    }
+    DenseLayout { kind: DenseKind::State, tensors }
+}
+
+fn entry(parameter: &Parameter, suffix: &str) -> TensorEntry {
+    TensorEntry { name: format!("{}{suffix}", parameter.name), shape: parameter.shape.clone() }
 }
 
 /// Which keys of two runs differ, but for those that only say when to stop or when to look.

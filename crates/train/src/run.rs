@@ -52,6 +52,10 @@ pub struct Summary {
     pub parts: PartSeconds,
     /// Over the whole run, each sample judged before it was trained on.
     pub training: Vec<TaskScores>,
+    /// The same over the second half of the steps, when the model has settled.
+    pub second_half: Vec<TaskScores>,
+    /// What the teacher's own logits would have scored there, where it spoke.
+    pub teacher: Option<Vec<TaskScores>>,
     /// On the validation split, after the last step.
     pub valid: Option<Vec<TaskScores>>,
     /// On the test split, after the last step.
@@ -143,7 +147,20 @@ impl Trainer<'_> {
         }
         self.pulse.enter("end");
         let training = scores.running();
-        Ok(Summary { started, steps, samples, seconds, parts, training, valid, test, checkpoint })
+        let (second_half, teacher) = (scores.late(), scores.teacher());
+        Ok(Summary {
+            started,
+            steps,
+            samples,
+            seconds,
+            parts,
+            training,
+            second_half,
+            teacher,
+            valid,
+            test,
+            checkpoint,
+        })
     }
 
     fn steps(
@@ -185,6 +202,7 @@ impl Trainer<'_> {
             let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
             loader.give_back(batch);
             self.pulse.at_step(done);
+            scores.begin_late_at(number, last / 2);
             scores.add(&predictions);
             trouble = trouble.and(scores.check_finite(number));
             if checkpoints.is_due(done, last) {

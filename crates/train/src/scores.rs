@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use campanile_spec::config::Run;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -27,6 +27,16 @@ pub struct TaskScores {
 pub struct Scores {
     names: Vec<String>,
     tasks: Vec<TaskMetrics>,
+    /// Of the later part of a run, when the model has settled: its own, and those of its teacher.
+    late: Option<Late>,
+    newest_time: Option<i64>,
+}
+
+/// Metrics of the samples since some moment, each judged before it was trained on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Late {
+    own: Vec<TaskMetrics>,
+    teacher: Vec<TaskMetrics>,
 }
 
 impl Scores {
@@ -42,7 +52,7 @@ impl Scores {
 
     fn of(run: &Run, metrics: impl Fn() -> TaskMetrics) -> Scores {
         let names: Vec<String> = run.model.tasks.iter().map(|task| task.name.clone()).collect();
-        Scores { tasks: names.iter().map(|_| metrics()).collect(), names }
+        Scores { tasks: names.iter().map(|_| metrics()).collect(), names, late: None, newest_time: None }
     }
 
     /// Adds the predictions of a step, one part per rank, in rank order; no parts on ranks other than 0.
@@ -55,16 +65,57 @@ impl Scores {
     }
 
     fn add_whole(&mut self, all: &Predictions) {
+        self.newest_time = self.newest_time.max(all.newest_time);
+        let scored = |logits, task| Scored {
+            logits,
+            labels: all.of_task(&all.labels, task),
+            weights: &all.weights,
+            groups: &all.groups,
+            segments: &all.segments,
+            true_probabilities: all.of_task(&all.true_probabilities, task),
+        };
         for (task, metrics) in self.tasks.iter_mut().enumerate() {
-            metrics.add(&Scored {
-                logits: all.of_task(&all.logits, task),
-                labels: all.of_task(&all.labels, task),
-                weights: &all.weights,
-                groups: &all.groups,
-                segments: &all.segments,
-                true_probabilities: all.of_task(&all.true_probabilities, task),
-            });
+            metrics.add(&scored(all.of_task(&all.logits, task), task));
         }
+        let Some(late) = &mut self.late else { return };
+        for (task, metrics) in late.own.iter_mut().enumerate() {
+            metrics.add(&scored(all.of_task(&all.logits, task), task));
+        }
+        let said = if all.teacher_logits.is_empty() { 0 } else { late.teacher.len() };
+        for (task, metrics) in late.teacher[..said].iter_mut().enumerate() {
+            // Where the teacher said nothing, it is not judged.
+            let logits = all.of_task(&all.teacher_logits, task);
+            let judged = logits.iter().zip(all.of_task(&all.labels, task));
+            let labels: Vec<f32> =
+                judged.map(|(z, label)| if z.is_nan() { f32::NAN } else { *label }).collect();
+            metrics.add(&Scored { labels: &labels, ..scored(logits, task) });
+        }
+    }
+
+    /// The newest time among all samples, in the unit of the data, if they have times.
+    pub fn newest_time(&self) -> Option<i64> {
+        self.newest_time
+    }
+
+    /// At step `late`, begins to keep metrics of the samples that follow, beside those since the start.
+    pub fn begin_late_at(&mut self, step: u64, late: u64) {
+        if step != late {
+            return;
+        }
+        let fresh = || self.names.iter().map(|_| TaskMetrics::for_training(1)).collect();
+        self.late = Some(Late { own: fresh(), teacher: fresh() });
+    }
+
+    /// Since [`Scores::begin_late_at`]; none before.
+    pub fn late(&self) -> Vec<TaskScores> {
+        self.late.as_ref().map_or_else(Vec::new, |late| self.named(&late.own, TaskMetrics::snapshot))
+    }
+
+    /// What the teacher of the samples since [`Scores::begin_late_at`] would have scored; none without a teacher.
+    pub fn teacher(&self) -> Option<Vec<TaskScores>> {
+        let late = self.late.as_ref()?;
+        let scores = self.named(&late.teacher, TaskMetrics::snapshot);
+        scores.iter().any(|task| task.values.count > 0).then_some(scores)
     }
 
     /// Fails when a logit was not a number: the model has diverged, and nothing that follows has a meaning.
@@ -89,14 +140,18 @@ impl Scores {
     }
 
     fn values(&self, of: impl Fn(&TaskMetrics) -> MetricValues) -> Vec<TaskScores> {
+        self.named(&self.tasks, of)
+    }
+
+    fn named(&self, tasks: &[TaskMetrics], of: impl Fn(&TaskMetrics) -> MetricValues) -> Vec<TaskScores> {
         let one =
             |(task, metrics): (&String, &TaskMetrics)| TaskScores { task: task.clone(), values: of(metrics) };
-        self.names.iter().zip(&self.tasks).map(one).collect()
+        self.names.iter().zip(tasks).map(one).collect()
     }
 
     /// All that [`Scores::restore`] needs.
     pub fn state(&self) -> Value {
-        serde_json::json!(self.tasks)
+        serde_json::json!({ "tasks": self.tasks, "late": self.late, "newest_time": self.newest_time })
     }
 
     /// Goes on from a checkpoint's state.
@@ -105,11 +160,16 @@ impl Scores {
     /// When the state is not one, or has another number of tasks.
     pub fn restore(&mut self, state: &Value, path: &Path) -> Result<(), TrainError> {
         let failed = |reason: String| TrainError::Scores { path: path.to_owned(), reason };
+        // Checkpoints from before there was a later part hold the tasks alone.
+        let (tasks, late) =
+            if state.is_array() { (state, &Value::Null) } else { (&state["tasks"], &state["late"]) };
         let tasks: Vec<TaskMetrics> =
-            serde_json::from_value(state.clone()).map_err(|error| failed(error.to_string()))?;
+            serde_json::from_value(tasks.clone()).map_err(|error| failed(error.to_string()))?;
         if tasks.len() != self.tasks.len() {
             return Err(failed(format!("{} tasks instead of {}", tasks.len(), self.tasks.len())));
         }
+        self.late = serde_json::from_value(late.clone()).map_err(|error| failed(error.to_string()))?;
+        self.newest_time = state["newest_time"].as_i64();
         self.tasks = tasks;
         Ok(())
     }

@@ -50,6 +50,7 @@ pub fn step<'c>(
     state.take_up(comm, turn.batch)?; // unless its ids came during the last step
     let vectors = state.start_vectors(comm)?;
     let ids = state.start_ids(comm, turn.next)?;
+    state.adapt(comm, turn.number, turn.batch)?; // the teacher's word, corrected by the batch's labels
     state.settle(comm, carry)?;
     state.timings.start(Part::Pack);
     state.network.prepare(&state.parameters);

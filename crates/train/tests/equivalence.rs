@@ -4,9 +4,10 @@ use campanile_comm::{Communicator, threads};
 use campanile_kernels::Isa;
 use campanile_oracle::Oracle;
 use campanile_spec::{
-    Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
-    ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns, RowFormat, RowInit, Schedule,
-    SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
+    AdapterSpec, Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, Distil, DistilMethod, FeatureSpec,
+    Grains, Heads, LearningRate, ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns,
+    RowFormat, RowInit, Schedule, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec,
+    TowerVariant, Towers,
     config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
@@ -44,6 +45,7 @@ struct Case {
     /// For networks that take them: how features are dealt to towers, and the kind of their modules; 0: no towers.
     towers: u64,
     chunks: usize,
+    distil: Distil,
 }
 
 const WIRE: [WireFormat; 4] = [WireFormat::F32, WireFormat::F16, WireFormat::Bf16, WireFormat::Int8];
@@ -70,6 +72,33 @@ fn plan(case: &Case, model: &ModelSpec, ranks: usize) -> Plan {
     Plan { rank_count: ranks, placements: model.tables.iter().map(&mut place).collect() }
 }
 
+fn distil() -> impl Strategy<Value = Distil> {
+    let methods = [DistilMethod::None, DistilMethod::OneHead, DistilMethod::Auxiliary, DistilMethod::Adapter];
+    let optimizers = [
+        DenseOptimizer::Sgd { momentum: 0.0 },
+        DenseOptimizer::Adagrad { epsilon: 1e-8, initial: 0.0 },
+        DenseOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+    ];
+    let numbers = prop::sample::select(vec![0.0f32, 0.3, 1.0, 5.0]);
+    let adapter = (
+        prop::sample::select(vec![0usize, 3]),
+        0..4usize,
+        any::<bool>(),
+        prop::sample::select(optimizers.to_vec()),
+    );
+    (prop::sample::select(methods.to_vec()), prop::array::uniform5(numbers), adapter).prop_map(
+        |(
+            method,
+            [weight, label_scale, gradient_scale, fade_seconds, v],
+            (hidden, segments, freshness, optimizer),
+        )| {
+            let adapter =
+                AdapterSpec { weight: v, hidden, segments, freshness, optimizer, learning_rate: 0.1 };
+            Distil { method, weight, label_scale, gradient_scale, fade_seconds, adapter }
+        },
+    )
+}
+
 fn case() -> impl Strategy<Value = Case> {
     let table = (1..40u64, prop::sample::select(vec![1usize, 3, 8, 16, 17, 40, 64]));
     (
@@ -79,26 +108,35 @@ fn case() -> impl Strategy<Value = Case> {
         (0..8u8, any::<bool>(), 1..3usize),
         (0..6u8, 0..4u8, any::<bool>(), any::<bool>()),
         (1..70usize, 0..16usize, any::<u64>(), 1..5usize, prop_oneof![Just(0), any::<u64>()]),
+        distil(),
     )
-        .prop_map(|(size, tables, features, net, training, (last, wire, plan, chunks, towers))| Case {
-            seed: size.0,
-            batch_size: size.1,
-            dense_count: size.2,
-            features: features.into_iter().map(|(t, p)| (t % tables.len(), p)).collect(),
-            tables,
-            network: net.0,
-            separate_heads: net.1,
-            tasks: net.2,
-            sparse: training.0,
-            dense: training.1,
-            l2: training.2,
-            clip: training.3,
-            last_batch: last.min(size.1),
-            exchange: ExchangeFormat { forward: WIRE[wire / 4], backward: WIRE[wire % 4] },
-            plan,
-            towers,
-            chunks,
-        })
+        .prop_map(
+            |(size, tables, features, net, training, (last, wire, plan, chunks, towers), distil)| Case {
+                seed: size.0,
+                batch_size: size.1,
+                dense_count: size.2,
+                features: features.into_iter().map(|(t, p)| (t % tables.len(), p)).collect(),
+                tables,
+                network: net.0,
+                separate_heads: net.1,
+                tasks: net.2,
+                sparse: training.0,
+                dense: training.1,
+                l2: training.2,
+                clip: training.3,
+                last_batch: last.min(size.1),
+                exchange: ExchangeFormat { forward: WIRE[wire / 4], backward: WIRE[wire % 4] },
+                plan,
+                towers,
+                chunks,
+                // Models without shared layers have no place for a head.
+                distil: if net.0 >= 6 && distil.extra_heads() > 0 {
+                    Distil { method: DistilMethod::OneHead, ..distil }
+                } else {
+                    distil
+                },
+            },
+        )
 }
 
 fn network(case: &Case) -> NetworkSpec {
@@ -216,6 +254,7 @@ fn run_of(case: &Case) -> Run {
             l2: if case.l2 { 1e-4 } else { 0.0 },
             norm_max: if case.clip { 0.1 } else { 0.0 },
         },
+        distil: case.distil,
         exchange: case.exchange,
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
     }
@@ -245,8 +284,17 @@ fn batch(case: &Case, model: &ModelSpec, number: u64) -> Batch {
             _ => 0.0,
         })
         .collect();
+    // Some batches have no teacher at all, and some samples of the others have not.
+    let is_taught = !number.is_multiple_of(3) || case.seed.is_multiple_of(2);
+    let taught = |count: usize| if is_taught { 0..count } else { 0..0 };
+    let said = |value: u64| if value < 100 { f32::NAN } else { value as f32 * 8e-3 - 6.0 };
     Batch {
         sample_count: samples,
+        teacher_logits: taught(samples * model.tasks.len()).map(|_| said(random(1000))).collect(),
+        teacher_delays: taught(samples)
+            .map(|_| if random(9) == 0 { f32::NAN } else { random(200) as f32 * 0.1 })
+            .collect(),
+        segments: (0..samples).map(|_| random(4) as u32).collect(),
         dense: (0..samples * model.dense_count).map(|_| random(1000) as f32 * 2e-3 - 1.0).collect(),
         bags: Bags::new(model.features.len(), samples, offsets, rows, weights).unwrap(),
         labels,
@@ -260,6 +308,7 @@ fn batch(case: &Case, model: &ModelSpec, number: u64) -> Batch {
 struct Outcome {
     logits: Vec<Vec<u32>>,
     weights: Vec<u32>,
+    adapters: Vec<u32>,
     rows: Vec<Vec<u8>>,
     state: Vec<Vec<u32>>,
 }
@@ -288,14 +337,16 @@ fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
             logits.push(bits(state.logits()));
         }
         state.settle(me, &mut carry)?;
-        Ok((logits, bits(&state.parameters), state.tables))
+        let adapters = bits(state.adapter_parameters());
+        Ok((logits, bits(&state.parameters), state.tables, adapters))
     });
     let parts = parts.unwrap();
     for part in &parts {
         assert_eq!(part.1, parts[0].1, "dense weights differ between ranks");
+        assert_eq!(part.3, parts[0].3, "adapters differ between ranks");
     }
     let logits = (0..STEPS as usize).map(|s| parts.iter().flat_map(|p| p.0[s].clone()).collect()).collect();
-    let weights = parts[0].1.clone();
+    let (weights, adapters) = (parts[0].1.clone(), parts[0].3.clone());
     let mut rows: Vec<Vec<u8>> = Vec::new();
     let mut state: Vec<Vec<u32>> = Vec::new();
     for spec in &run.model.tables {
@@ -307,7 +358,7 @@ fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
         let table = run.model.tables.iter().position(|spec| spec.name == shard.spec().name).unwrap();
         lay(shard, &mut rows[table], &mut state[table]);
     }
-    Outcome { logits, weights, rows, state }
+    Outcome { logits, weights, adapters, rows, state }
 }
 
 /// Puts a shard's rows and state where they belong in the whole table.
@@ -336,11 +387,16 @@ fn lay(shard: &Table, rows: &mut [u8], state: &mut [u32]) {
 }
 
 fn oracle(case: &Case, run: &Run) -> Outcome {
-    let mut oracle = Oracle::new(&run.model, Grains::new(8), &run.sparse, &run.dense);
+    let mut oracle = Oracle::student(&run.model, Grains::new(8), &run.sparse, &run.dense, &run.distil);
     oracle.exchange = run.exchange;
     let plan = Plan::balanced(&run.model, 1);
     let first = RankState::new(run, Seat { plan: &plan, rank: 0, chunks: 1, isa: Isa::SCALAR }).unwrap();
     oracle.weights.values.copy_from_slice(&first.parameters);
+    let tasks = run.model.tasks.len();
+    let adapters = first.adapter_parameters().chunks((first.adapter_parameters().len() / tasks).max(1));
+    for (adapter, values) in oracle.adapters.iter_mut().zip(adapters) {
+        adapter.values.copy_from_slice(values);
+    }
     for (table, rows) in first.tables.iter().zip(&mut oracle.tables) {
         let values: Vec<f32> = table
             .row_bytes(table.rows())
@@ -358,6 +414,7 @@ fn oracle(case: &Case, run: &Run) -> Outcome {
     Outcome {
         logits,
         weights: bits(&oracle.weights.values),
+        adapters: oracle.adapters.iter().flat_map(|adapter| bits(&adapter.values)).collect(),
         rows: oracle.tables.iter().map(|rows| rows.iter().flat_map(bytes).collect()).collect(),
         state: oracle
             .tables
@@ -379,6 +436,7 @@ proptest! {
                 let found = engine(&case, &run, &plan, case.chunks);
                 prop_assert_eq!(&found.logits, &want.logits, "logits on {} ranks", ranks);
                 prop_assert_eq!(&found.weights, &want.weights, "dense weights on {} ranks", ranks);
+                prop_assert_eq!(&found.adapters, &want.adapters, "adapters on {} ranks", ranks);
                 prop_assert_eq!(&found.rows, &want.rows, "rows on {} ranks", ranks);
                 prop_assert_eq!(&found.state, &want.state, "state on {} ranks", ranks);
             }

@@ -48,6 +48,8 @@ fn predictions(batch: &Batch, scores: &Scores) -> Predictions {
         groups: batch.groups.clone(),
         segments: batch.segments.clone(),
         true_probabilities: batch.true_probabilities.clone(),
+        teacher_logits: Vec::new(),
+        newest_time: None,
     }
 }
 

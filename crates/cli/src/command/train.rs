@@ -60,6 +60,8 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
             "samples_per_second": summary.samples as f64 / summary.seconds.max(1e-9),
             "parts_seconds": summary.parts,
             "training": { "tasks": summary.training },
+            "second_half": { "tasks": summary.second_half },
+            "teacher": summary.teacher.as_ref().map(|tasks| json!({ "tasks": tasks })),
             "evaluation": {
                 "valid": summary.valid.as_ref().map(|tasks| json!({ "tasks": tasks })),
                 "test": summary.test.as_ref().map(|tasks| json!({ "tasks": tasks })),

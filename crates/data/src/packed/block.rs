@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   "BLOK" rows bytes checksum | dense [row][column] f32 | labels u8 per task | weight f32 | time i64
-//!   | group u64 | segment u32 | per feature: one-id: rows u32 (, weights f32)
+//!   | group u64 | segment u32 | teacher f32 per task | teacher's age f32 | per feature: one-id: rows u32 (, weights f32)
 //!   |                                         list: offsets u32 [rows + 1], rows u32 (, weights f32)
 //! ```
 
@@ -28,6 +28,8 @@ pub(crate) fn encode(rows: &RowBuffer, schema: &Schema, out: &mut Vec<u8>) -> Bl
     push_column(out, &rows.times);
     push_column(out, &rows.groups);
     push_column(out, &rows.segments);
+    rows.teacher.iter().for_each(|column| push_column(out, column));
+    push_column(out, &rows.teacher_delays);
     for (bags, feature) in rows.bags.iter().zip(&schema.features) {
         if feature.bags == BagStore::List {
             // The leading zero makes every bag a difference of neighbours, also the first.
@@ -75,6 +77,8 @@ pub(crate) struct Block {
     times: Range<usize>,
     groups: Range<usize>,
     segments: Range<usize>,
+    teacher: Vec<Range<usize>>,
+    teacher_delays: Range<usize>,
     bags: Vec<BagRanges>,
 }
 
@@ -109,6 +113,9 @@ impl Block {
         self.times = column(optional(schema.time, 8));
         self.groups = column(optional(schema.group, 8));
         self.segments = column(optional(schema.segment, 4));
+        self.teacher.clear();
+        self.teacher.extend(schema.teacher.iter().map(|&there| column(optional(there, 4))));
+        self.teacher_delays = column(optional(schema.teacher_delay, 4));
         self.bags.clear();
         let payload: &[u8] = &cast_slice(&self.words)[..bytes];
         for feature in &schema.features {
@@ -154,6 +161,15 @@ impl Block {
         self.column(&self.segments)
     }
 
+    /// The teacher's logits of a task; empty where it has none.
+    pub fn teacher(&self, task: usize) -> &[f32] {
+        self.column(&self.teacher[task])
+    }
+
+    pub fn teacher_delays(&self) -> &[f32] {
+        self.column(&self.teacher_delays)
+    }
+
     /// `row_count + 1` offsets of a list feature; empty for others.
     pub fn bag_offsets(&self, feature: usize) -> &[u32] {
         self.column(&self.bags[feature].offsets)
@@ -184,6 +200,10 @@ impl Block {
         rows.times.extend_from_slice(self.times());
         rows.groups.extend_from_slice(self.groups());
         rows.segments.extend_from_slice(self.segments());
+        for (task, column) in rows.teacher.iter_mut().enumerate() {
+            column.extend_from_slice(self.teacher(task));
+        }
+        rows.teacher_delays.extend_from_slice(self.teacher_delays());
         for (feature, bags) in rows.bags.iter_mut().enumerate() {
             bags.ends.extend(self.bag_offsets(feature).iter().skip(1));
             bags.rows.extend_from_slice(self.bag_rows(feature));

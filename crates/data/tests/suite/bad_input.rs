@@ -289,7 +289,7 @@ fn too_many_segments() {
     let rows: String = (0..4200).map(|row| format!("{},site{row}\n", row % 2)).collect();
     let file = place.write("rows.csv", format!("click,site\n{rows}"));
     let columns = Columns {
-        labels: vec![LabelColumn { name: "click".into(), at_least: None }],
+        labels: vec![LabelColumn { name: "click".into(), at_least: None, teacher: None }],
         segment: Some("site".into()),
         ..Columns::default()
     };

@@ -14,7 +14,10 @@ bob,0,2,,\"x\",0.25,2,101,shop,
 
 fn columns() -> Columns {
     Columns {
-        labels: vec![label("click"), LabelColumn { name: "rating".into(), at_least: Some(4.0) }],
+        labels: vec![
+            label("click"),
+            LabelColumn { name: "rating".into(), at_least: Some(4.0), teacher: None },
+        ],
         dense: vec![dense("price", &[DenseTransform::Clip { min: -1.0, max: 8.0 }]), dense("time", &[])],
         sparse: vec![
             list("items", IdMap::Hash { salt: 1 }, 50),
@@ -25,6 +28,7 @@ fn columns() -> Columns {
         time: Some("time".into()),
         group: Some("user".into()),
         segment: Some("site".into()),
+        teacher_delay: None,
     }
 }
 

@@ -75,7 +75,7 @@ pub fn train_files(files: &[String]) -> DataFiles {
 }
 
 pub fn label(name: &str) -> LabelColumn {
-    LabelColumn { name: name.into(), at_least: None }
+    LabelColumn { name: name.into(), at_least: None, teacher: None }
 }
 
 pub fn dense(name: &str, transforms: &[DenseTransform]) -> DenseColumn {

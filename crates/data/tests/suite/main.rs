@@ -10,3 +10,4 @@ mod parquet;
 mod resume;
 mod sources;
 mod splits;
+mod teacher;

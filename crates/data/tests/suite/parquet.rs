@@ -81,7 +81,7 @@ fn columns() -> Columns {
         labels: vec![
             label("click"),
             label("bought"),
-            LabelColumn { name: "age".into(), at_least: Some(30.0) },
+            LabelColumn { name: "age".into(), at_least: Some(30.0), teacher: None },
         ],
         dense: vec![dense("age", &[DenseTransform::Log1p])],
         sparse: vec![

@@ -4,4 +4,5 @@ mod exported;
 mod offline;
 mod published;
 mod requests;
+mod students;
 mod trained;

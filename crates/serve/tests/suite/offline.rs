@@ -16,7 +16,7 @@ use campanile_train::{
 use crate::trained::{Trained, bits, fill};
 
 /// The logits of the training's own forward pass, `[sample][task]`.
-fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
+pub fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
     let found = Checkpoint::open(&trained.checkpoint).unwrap();
     let logits = threads::run(1, |comm| -> Result<Vec<f32>, TrainError> {
         let plan = Plan::balanced(&trained.job.run.model, 1);

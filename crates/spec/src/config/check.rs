@@ -66,6 +66,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
     };
     let sparse = training::sparse(run.sparse)?;
     let dense = training::dense(run.dense)?;
+    training::distil(&run.distil, &model)?;
     at_least("run.evaluate.window_steps", run.evaluate.window_steps, 1)?;
     let run = Run {
         seed: run.seed,
@@ -77,6 +78,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         model,
         sparse,
         dense,
+        distil: run.distil,
         exchange: run.exchange,
         evaluate: run.evaluate,
     };

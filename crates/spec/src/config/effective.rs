@@ -101,6 +101,7 @@ fn raw_run(run: &Run) -> RawRun {
             l2: run.dense.l2,
             norm_max: run.dense.norm_max,
         },
+        distil: run.distil,
         exchange: run.exchange,
         evaluate: run.evaluate.clone(),
     }
@@ -134,6 +135,7 @@ fn raw_data(run: &Run) -> RawData {
         name: label.name.clone(),
         at_least: label.at_least,
         weight: task.weight,
+        teacher: label.teacher.clone(),
     };
     let sparse = |(column, feature)| raw_sparse(kind, model, column, feature);
     RawData {
@@ -146,6 +148,7 @@ fn raw_data(run: &Run) -> RawData {
         group: named(&data.columns.group),
         segment: named(&data.columns.segment),
         sample_weight: named(&data.columns.sample_weight),
+        teacher_delay: named(&data.columns.teacher_delay),
         world,
         label: data.columns.labels.iter().zip(&model.tasks).map(label).collect(),
         dense: if kind == DataKind::Synthetic {

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     data::{BadRows, DenseTransform, IdMap, SplitSpec},
+    distil::Distil,
     model::{Heads, NetworkSpec, Pooling, Precision, RowFormat, RowInit},
     optimizer::{DenseOptimizer, Schedule, SparseOptimizer},
     towers::{TowerModule, TowerVariant},
@@ -49,6 +50,7 @@ section! {
         pub towers: Option<RawTowers> = None,
         pub sparse: RawSparse,
         pub dense: RawDense,
+        pub distil: Distil,
         pub exchange: ExchangeFormat,
         pub evaluate: Evaluate,
     }
@@ -91,6 +93,8 @@ section! {
         pub segment: Option<String> = None,
         /// Column with the weight of a sample in the loss.
         pub sample_weight: Option<String> = None,
+        /// Column with the age of the teacher's word, in seconds; see `teacher` of `[[run.data.label]]`.
+        pub teacher_delay: Option<String> = None,
         /// The synthetic world, for kind `synthetic` only.
         pub world: Option<GivenWorld> = None,
         /// What is predicted: one task per label.
@@ -112,6 +116,9 @@ section! {
         pub at_least: Option<f64> = None,
         /// The task's weight in the loss.
         pub weight: f32 = 1.0,
+        /// Column with a teacher's logit for this task, from which a student learns (`[run.distil]`); empty values
+        /// are samples without a teacher's word. For `csv` and `parquet`.
+        pub teacher: Option<String> = None,
     }
 }
 

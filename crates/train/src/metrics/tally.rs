@@ -73,6 +73,8 @@ struct SegmentSums {
     weight: Exact,
     label: Exact,
     probability: Exact,
+    #[serde(default)]
+    loss: Exact,
 }
 
 impl Tally {
@@ -119,6 +121,7 @@ impl Tally {
             sums.weight.0 += weight;
             sums.label.0 += weight * one.label;
             sums.probability.0 += weight * one.probability;
+            sums.loss.0 += weight * one.loss;
         }
     }
 
@@ -142,6 +145,7 @@ impl Tally {
             sums.weight.0 += other.weight.0;
             sums.label.0 += other.label.0;
             sums.probability.0 += other.probability.0;
+            sums.loss.0 += other.loss.0;
         }
     }
 
@@ -151,11 +155,17 @@ impl Tally {
         let entropy = cross_entropy(rate, rate);
         // Where all labels are equal there is nothing to compare with.
         let normalised = |loss: f64, weight: f64| finite(loss / weight / entropy).filter(|_| entropy > 0.0);
+        let segment_ne = |sums: &SegmentSums| {
+            let rate = sums.label.0 / sums.weight.0;
+            finite(sums.loss.0 / sums.weight.0 / cross_entropy(rate, rate))
+                .filter(|_| rate > 0.0 && rate < 1.0)
+        };
         let segment = |(place, sums): (usize, &SegmentSums)| SegmentValues {
             segment: place as u32,
             count: sums.count,
             label_rate: finite(sums.label.0 / sums.weight.0),
             calibration: finite(sums.probability.0 / sums.label.0),
+            ne: segment_ne(sums),
         };
         let auc = self.histogram.auc();
         MetricValues {

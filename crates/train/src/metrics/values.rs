@@ -62,6 +62,9 @@ pub struct SegmentValues {
     pub label_rate: Option<f64>,
     /// Mean prediction over mean label.
     pub calibration: Option<f64>,
+    /// Normalised entropy: the segment's logloss over that of always predicting its own mean label.
+    #[serde(default)]
+    pub ne: Option<f64>,
 }
 
 /// A value, if it is one.

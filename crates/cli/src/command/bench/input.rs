@@ -93,7 +93,7 @@ fn description(ids: usize) -> DataSpec {
     DataSpec {
         source: SourceSpec::Csv { delimiter: ',' },
         columns: Columns {
-            labels: vec![LabelColumn { name: "label".into(), at_least: None }],
+            labels: vec![LabelColumn { name: "label".into(), at_least: None, teacher: None }],
             dense: (0..DENSE).map(dense).collect(),
             sparse: workload::rows().into_iter().enumerate().map(sparse).collect(),
             ..Columns::default()

@@ -58,6 +58,7 @@ pub fn run(arguments: &TrainBenchArguments) -> Run {
             l2: 0.0,
             norm_max: 0.0,
         },
+        distil: Default::default(),
         exchange: ExchangeFormat::default(),
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
     }

@@ -135,6 +135,7 @@ fn wrong_type(slot: &Slot, role: Role, found: String, path: &Path) -> DataError 
         Role::Bucket => ("a bucketised number", "use an integer or float column"),
         Role::IdWeights { .. } => ("weights of ids", "use floats, in a list if the ids are in one"),
         Role::SampleWeight => ("a sample weight", "use an integer or float column"),
+        Role::Teacher => ("a teacher's logit or age", "use an integer or float column"),
         Role::Time => ("a time", "use an integer or timestamp column"),
         Role::Key => ("a group, segment or split column", "use an integer or string column"),
     };
@@ -156,7 +157,7 @@ fn fits(column: &ColumnDescriptor, role: Role) -> bool {
     let text = !decimal && column.physical_type() == PhysicalType::BYTE_ARRAY;
     let (list, flat) = (column.max_rep_level() == 1, column.max_rep_level() == 0);
     match role {
-        Role::Label | Role::Dense | Role::Bucket | Role::SampleWeight => number && flat,
+        Role::Label | Role::Dense | Role::Bucket | Role::SampleWeight | Role::Teacher => number && flat,
         Role::IdWeights { list: wanted } => number && list == wanted && (list || flat),
         Role::Id | Role::Key => (number || text) && flat,
         Role::IdList => (number || text) && (list || flat),

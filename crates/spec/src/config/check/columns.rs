@@ -71,6 +71,7 @@ pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
         time: role("time", &data.time, &brought.time)?,
         group: role("group", &data.group, &brought.group)?,
         segment: role("segment", &data.segment, &brought.segment)?,
+        teacher_delay: role("teacher_delay", &data.teacher_delay, &brought.teacher_delay)?,
     };
     check_split(data, &columns)?;
     if let BadRows::Skip { rows_max } = data.on_bad_row {
@@ -144,13 +145,18 @@ fn check_leaks(data: &RawData) -> Result<(), Problem> {
     let dense = data.dense.iter().enumerate().map(|(index, column)| ("dense", index, &column.name));
     let sparse = data.sparse.iter().enumerate().map(|(index, column)| ("sparse", index, &column.name));
     let is_label = |name: &String| data.label.iter().any(|label| label.name == *name);
-    match dense.chain(sparse).find(|(_, _, name)| is_label(name)) {
-        None => Ok(()),
-        Some((list, index, name)) => {
-            let advice = "this column is a label, and a model that sees it learns nothing else; take it out";
-            Err(Problem::value(&format!("run.data.{list}[{index}].name"), format!("{name:?}"), advice))
-        }
+    let is_teacher = |name: &String| data.label.iter().any(|label| label.teacher.as_ref() == Some(name));
+    for (list, index, name) in dense.chain(sparse) {
+        let advice = if is_label(name) {
+            "this column is a label, and a model that sees it learns nothing else; take it out"
+        } else if is_teacher(name) {
+            "this column is a teacher's word on a label, which nobody has when the model serves; take it out"
+        } else {
+            continue;
+        };
+        return Err(Problem::value(&format!("run.data.{list}[{index}].name"), format!("{name:?}"), advice));
     }
+    Ok(())
 }
 
 /// Refuses a listed name that the data does not bring.
@@ -168,7 +174,7 @@ fn labels(data: &RawData, brought: &Columns) -> Result<(Vec<LabelColumn>, Vec<Ta
         let meaning = "it says what is predicted; list at least one [[run.data.label]]";
         return Err(Problem::missing("run.data.label", meaning));
     }
-    for (index, RawLabel { name, at_least, weight }) in data.label.iter().enumerate() {
+    for (index, RawLabel { name, at_least, weight, teacher }) in data.label.iter().enumerate() {
         let path = |key: &str| format!("run.data.label[{index}].{key}");
         if !names.is_empty() {
             check_brought("label", index, name, &names)?;
@@ -179,6 +185,11 @@ fn labels(data: &RawData, brought: &Columns) -> Result<(Vec<LabelColumn>, Vec<Ta
                 limit,
                 "this label is 0 or 1 already; leave it out",
             ));
+        }
+        if let Some(teacher) = teacher.as_ref().filter(|_| !names.is_empty()) {
+            let advice =
+                "this kind of data has no such column; name the teacher's file in [process.data] instead";
+            return Err(Problem::value(&path("teacher"), format!("{teacher:?}"), advice));
         }
         if *weight <= 0.0 {
             return Err(Problem::value(
@@ -191,7 +202,11 @@ fn labels(data: &RawData, brought: &Columns) -> Result<(Vec<LabelColumn>, Vec<Ta
     if data.label.is_empty() {
         return Ok((brought.labels.clone(), names.iter().map(|name| task(name, 1.0)).collect()));
     }
-    let column = |label: &RawLabel| LabelColumn { name: label.name.clone(), at_least: label.at_least };
+    let column = |label: &RawLabel| LabelColumn {
+        name: label.name.clone(),
+        at_least: label.at_least,
+        teacher: label.teacher.clone(),
+    };
     let tasks = data.label.iter().map(|label| task(&label.name, label.weight)).collect();
     Ok((data.label.iter().map(column).collect(), tasks))
 }

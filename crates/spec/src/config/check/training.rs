@@ -6,6 +6,8 @@ use crate::{
         DenseTraining, SparseTraining,
         raw::{RawDense, RawSparse},
     },
+    distil::{AdapterSpec, Distil, DistilMethod},
+    model::{ModelSpec, NetworkSpec},
     optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer},
 };
 
@@ -42,19 +44,60 @@ pub(super) fn sparse(raw: RawSparse) -> Result<SparseTraining, Problem> {
 
 pub(super) fn dense(raw: RawDense) -> Result<DenseTraining, Problem> {
     let learning_rate = learning_rate("run.dense", raw.learning_rate, raw.schedule)?;
-    match raw.optimizer {
-        DenseOptimizer::Sgd { momentum } => below_one("run.dense.optimizer.momentum", momentum)?,
-        DenseOptimizer::Adagrad { epsilon, initial } => adagrad("run.dense.optimizer", epsilon, initial)?,
-        DenseOptimizer::Adam { beta1, beta2, epsilon } => adam("run.dense.optimizer", beta1, beta2, epsilon)?,
-        DenseOptimizer::Adamw { beta1, beta2, epsilon, decay } => {
-            adam("run.dense.optimizer", beta1, beta2, epsilon)?;
-            between("run.dense.optimizer.decay", decay, 0.0, HUGE)?;
-        }
-    }
+    dense_optimizer("run.dense.optimizer", raw.optimizer)?;
     between("run.dense.l2", raw.l2, 0.0, HUGE)?;
     between("run.dense.norm_max", raw.norm_max, 0.0, f32::MAX)?;
     let (optimizer, l2, norm_max) = (raw.optimizer, raw.l2, raw.norm_max);
     Ok(DenseTraining { optimizer, learning_rate, l2, norm_max })
+}
+
+fn dense_optimizer(section: &str, optimizer: DenseOptimizer) -> Result<(), Problem> {
+    match optimizer {
+        DenseOptimizer::Sgd { momentum } => below_one(&format!("{section}.momentum"), momentum),
+        DenseOptimizer::Adagrad { epsilon, initial } => adagrad(section, epsilon, initial),
+        DenseOptimizer::Adam { beta1, beta2, epsilon } => adam(section, beta1, beta2, epsilon),
+        DenseOptimizer::Adamw { beta1, beta2, epsilon, decay } => {
+            adam(section, beta1, beta2, epsilon)?;
+            between(&format!("{section}.decay"), decay, 0.0, HUGE)
+        }
+    }
+}
+
+/// The most segments of an adapter.
+const ADAPTER_SEGMENTS_MAX: usize = 4096;
+
+/// The widest hidden layer of an adapter.
+const ADAPTER_HIDDEN_MAX: usize = 4096;
+
+pub(super) fn distil(distil: &Distil, model: &ModelSpec) -> Result<(), Problem> {
+    for (key, value) in [
+        ("weight", distil.weight),
+        ("label_scale", distil.label_scale),
+        ("gradient_scale", distil.gradient_scale),
+        ("fade_seconds", distil.fade_seconds),
+        ("adapter.weight", distil.adapter.weight),
+    ] {
+        between(
+            &format!("run.distil.{key}"),
+            value,
+            0.0,
+            if key == "fade_seconds" { f32::MAX } else { HUGE },
+        )?;
+    }
+    let AdapterSpec { hidden, segments, optimizer, learning_rate: rate, .. } = distil.adapter;
+    between("run.distil.adapter.hidden", hidden, 0, ADAPTER_HIDDEN_MAX)?;
+    between("run.distil.adapter.segments", segments, 0, ADAPTER_SEGMENTS_MAX)?;
+    dense_optimizer("run.distil.adapter.optimizer", optimizer)?;
+    learning_rate("run.distil.adapter", rate, Schedule::Constant)?;
+    let without_layers =
+        matches!(model.network, NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine);
+    if distil.extra_heads() > 0 && without_layers {
+        let advice =
+            "this model has no layers that heads could share; use \"one_head\", or another [run.model]";
+        let method = if distil.method == DistilMethod::Adapter { "\"adapter\"" } else { "\"auxiliary\"" };
+        return Err(Problem::value("run.distil.method", method, advice));
+    }
+    Ok(())
 }
 
 fn learning_rate(section: &str, base: f32, schedule: Schedule) -> Result<LearningRate, Problem> {
