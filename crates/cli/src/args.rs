@@ -1,6 +1,8 @@
 //! What a user can type. The doc comments are the help texts.
 
 pub mod learning;
+#[cfg(feature = "live")]
+pub mod live;
 pub mod publishing;
 #[cfg(feature = "serve")]
 mod serve;
@@ -51,6 +53,15 @@ pub enum Command {
     Rollback(publishing::RollbackArguments),
     /// Write a model for other programs: ONNX, or one safetensors file.
     Export(publishing::ExportArguments),
+    /// The whole loop in one process: traffic, answers, late labels, a teacher, students that learn all the time.
+    #[cfg(feature = "live")]
+    Live(live::LiveArguments),
+    /// Join impressions, clicks and conversions of an event log into labelled examples.
+    #[cfg(feature = "live")]
+    Join(live::JoinArguments),
+    /// Let a published teacher say a word on every impression of an event log, once.
+    #[cfg(feature = "live")]
+    AugmentStream(live::AugmentStreamArguments),
     /// Say what is in a checkpoint, a registry or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.
@@ -76,12 +87,26 @@ pub struct TrainArguments {
     /// Begin anew: remove this job's earlier checkpoints and metrics first.
     #[arg(long)]
     pub fresh: bool,
+    /// Train on the examples of an event log instead, in order, once, for as long as they come.
+    #[cfg(feature = "live")]
+    #[command(flatten)]
+    pub stream: live::StreamArguments,
     /// Write a summary of the run as JSON.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Say only what went wrong.
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+impl TrainArguments {
+    /// Whether it trains on an event log.
+    pub fn is_on_stream(&self) -> bool {
+        #[cfg(feature = "live")]
+        return self.stream.stream.is_some();
+        #[cfg(not(feature = "live"))]
+        false
+    }
 }
 
 /// `campanile eval`.

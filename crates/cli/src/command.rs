@@ -1,14 +1,20 @@
 //! The commands, one file each.
 
 pub mod augment;
+#[cfg(feature = "live")]
+pub mod augment_stream;
 pub mod bench;
 pub mod eval;
 pub mod experiment;
 pub mod export;
 pub mod gate;
 pub mod inspect;
+#[cfg(feature = "live")]
+pub mod join;
 #[cfg(feature = "mpi")]
 mod launch;
+#[cfg(feature = "live")]
+pub mod live;
 pub mod prep;
 pub mod publish;
 pub mod rollback;

@@ -13,6 +13,8 @@ mod place;
 mod progress;
 mod publisher;
 mod scores_table;
+#[cfg(feature = "live")]
+mod stage;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,14 @@ fn main() -> ExitCode {
         Command::Publish(arguments) => alone("publish", || command::publish::run(&arguments)),
         Command::Rollback(arguments) => alone("rollback", || command::rollback::run(&arguments)),
         Command::Export(arguments) => alone("export", || command::export::run(&arguments)),
+        #[cfg(feature = "live")]
+        Command::Live(arguments) => alone("live", || command::live::run(&arguments)),
+        #[cfg(feature = "live")]
+        Command::Join(arguments) => alone("join", || command::join::run(&arguments)),
+        #[cfg(feature = "live")]
+        Command::AugmentStream(arguments) => {
+            alone("augment-stream", || command::augment_stream::run(&arguments))
+        }
         Command::Inspect(arguments) => alone("inspect", || command::inspect::run(&arguments)),
         Command::Launch(arguments) => alone("launch", || command::launch(&arguments)),
     }

@@ -26,13 +26,16 @@ enum Look {
 }
 
 impl Progress {
-    /// Starts to show `task`, which has `total` units.
+    /// Starts to show `task`, which has `total` units; `u64::MAX` when it has no end.
     pub fn new(task: &str, total: u64, quiet: bool) -> Progress {
         let look = if quiet {
             Look::Quiet
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
-            let style = ProgressStyle::with_template("{prefix:>8} {bar:28} {percent:>3}%  {wide_msg}");
+            let style = ProgressStyle::with_template(match total {
+                u64::MAX => "{prefix:>8} step {pos}  {wide_msg}",
+                _ => "{prefix:>8} {bar:28} {percent:>3}%  {wide_msg}",
+            });
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━━╌"));
             bar.set_prefix(task.to_owned());
             Look::Bar(bar)
@@ -60,6 +63,7 @@ impl Progress {
         self.last = Some(Instant::now());
         match &self.look {
             Look::Bar(bar) => bar.set_message(message()),
+            Look::Lines { task } if total == u64::MAX => eprintln!("{task} step {done}  {}", message()),
             Look::Lines { task } => {
                 eprintln!("{task} {:.0} %  {}", 100.0 * done as f64 / total.max(1) as f64, message())
             }

@@ -26,11 +26,17 @@ pub struct Dataset {
 
 #[derive(Debug, Clone)]
 enum Kind {
+    Empty,
     Packed { file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64> },
     World { world: Arc<World>, split: Split },
 }
 
 impl Dataset {
+    /// No rows: what a job has that trains on a stream alone.
+    pub fn none() -> Dataset {
+        Dataset { kind: Kind::Empty, teacher: None }
+    }
+
     /// Rows `rows` of a packed file, shuffled anew each epoch when a seed is given.
     pub(crate) fn packed(file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64>) -> Dataset {
         Dataset { kind: Kind::Packed { file, rows, shuffle_seed }, teacher: None }
@@ -50,6 +56,7 @@ impl Dataset {
     /// How many rows.
     pub fn row_count(&self) -> u64 {
         match &self.kind {
+            Kind::Empty => 0,
             Kind::Packed { rows, .. } => rows.end - rows.start,
             Kind::World { world, split } => world.sample_count(*split),
         }
@@ -58,7 +65,7 @@ impl Dataset {
     /// The synthetic world behind the rows, if there is one.
     pub fn synthetic(&self) -> Option<&World> {
         match &self.kind {
-            Kind::Packed { .. } => None,
+            Kind::Empty | Kind::Packed { .. } => None,
             Kind::World { world, .. } => Some(world),
         }
     }
@@ -70,7 +77,7 @@ impl Dataset {
     pub fn reader(&self) -> Result<Reader, DataError> {
         let packed = match &self.kind {
             Kind::Packed { file, .. } => Some(PackedReader::new(file.handle()?)),
-            Kind::World { .. } => None,
+            Kind::Empty | Kind::World { .. } => None,
         };
         let teacher = self.teacher.as_ref().map(TeacherReader::new).transpose()?;
         Ok(Reader { dataset: self.clone(), packed, teacher })
@@ -96,6 +103,7 @@ impl Reader {
             return Err(DataError::OutOfRange { start: positions.start, end: positions.end, rows });
         }
         match (&self.dataset.kind, &mut self.packed) {
+            (Kind::Empty, _) => *out = Batch::default(),
             (Kind::World { world, split }, _) => {
                 world.read(*split, epoch, positions.clone(), out);
                 if let Some(teacher) = &mut self.teacher {

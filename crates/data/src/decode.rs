@@ -294,6 +294,28 @@ impl Decoder {
                 self.label(cells.cell(label.slot), label.at_least).map_err(|reason| (label.slot, reason))?,
             );
         }
+        self.fill_inputs(cells, rows)
+    }
+
+    /// The column that tells the segment, if there is one.
+    pub fn segment_slot(&self) -> Option<usize> {
+        self.segment
+    }
+
+    /// Fills a row whose labels are known already, by task.
+    pub fn labelled(
+        &self,
+        cells: &impl Cells,
+        labels: impl Iterator<Item = Option<u8>>,
+        rows: &mut RowBuffer,
+    ) -> Result<(), (usize, BadReason)> {
+        for (label, column) in labels.zip(&mut rows.labels) {
+            column.push(label.unwrap_or(NO_LABEL));
+        }
+        self.fill_inputs(cells, rows)
+    }
+
+    fn fill_inputs(&self, cells: &impl Cells, rows: &mut RowBuffer) -> Result<(), (usize, BadReason)> {
         for (column, &slot) in self.dense.iter().enumerate() {
             rows.dense
                 .push(self.transforms.dense(column, cells.cell(slot)).map_err(|reason| (slot, reason))?);

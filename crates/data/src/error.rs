@@ -58,6 +58,12 @@ pub enum DataError {
     /// No files were given for a source that reads files.
     #[error("no training files: name at least one under `process.data.train`")]
     NoFiles,
+    /// A stream has no files to measure.
+    #[error(
+        "`standardise` and vocabularies are measured on files before a stream is trained on: name some under \
+         `process.data.train`, or use `clip` and `hash`"
+    )]
+    NothingToMeasure,
     /// Validation or test files were given, but the split takes all rows from the training files.
     #[error("{split} files are named, but the split is {kind}: only a split by file reads them")]
     FilesNotSplit {

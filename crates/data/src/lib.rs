@@ -10,6 +10,7 @@
 mod error;
 mod value;
 
+pub mod logged;
 pub mod teacher;
 pub mod transforms;
 pub mod world;

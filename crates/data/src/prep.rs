@@ -190,6 +190,25 @@ fn prepare_rows(
     cache.open(data, options.seed)
 }
 
+impl Prepared {
+    /// What a job has that trains on a stream and on no files: its transforms, and no rows.
+    ///
+    /// # Errors
+    /// When a transform must be measured, for which there must be files.
+    pub fn without_rows(data: &DataSpec) -> Result<Prepared, DataError> {
+        let transforms = Transforms::unmeasured_of(data)?.ok_or(DataError::NothingToMeasure)?;
+        Ok(Prepared {
+            train: Dataset::none(),
+            valid: None,
+            test: None,
+            fingerprint: transforms.fingerprint(),
+            transforms,
+            skipped: SkippedRows::default(),
+            segments: Vec::new(),
+        })
+    }
+}
+
 fn synthetic(world: World, columns: &Columns, source: &SourceSpec) -> Result<Prepared, DataError> {
     let transforms = Transforms::unmeasured(columns, source)?;
     let world = Arc::new(world);

@@ -3,7 +3,10 @@
 //! Dense values lie row by row, features column by column, as in [`campanile_spec::Batch`], so that reading a
 //! block is copying. A row that turns out bad halfway is taken back with [`RowBuffer::truncate`].
 
-use campanile_spec::data::{BagShape, Columns};
+use campanile_spec::{
+    Bags, Batch,
+    data::{BagShape, Columns},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::transforms::Transforms;
@@ -195,6 +198,53 @@ impl RowBuffer {
             bags.weights.truncate(ids);
             bags.keys.truncate(ids);
         }
+    }
+
+    /// Writes all rows to a batch, whose buffers are used again.
+    pub fn write(&self, schema: &Schema, out: &mut Batch) {
+        out.sample_count = self.row_count;
+        out.dense.clear();
+        out.dense.extend_from_slice(&self.dense);
+        out.labels.clear();
+        let label = |label: &u8| if *label == NO_LABEL { f32::NAN } else { f32::from(*label) };
+        out.labels.extend(self.labels.iter().flatten().map(label));
+        out.weights.clone_from(&self.weights);
+        out.times.clone_from(&self.times);
+        out.groups.clone_from(&self.groups);
+        out.segments.clone_from(&self.segments);
+        out.true_probabilities.clear();
+        out.teacher_logits.clear();
+        out.teacher_delays.clear();
+        let weighted = schema.features.iter().any(|feature| feature.weighted);
+        let (mut offsets, mut rows, mut weights) = std::mem::take(&mut out.bags).into_parts();
+        offsets.clear();
+        rows.clear();
+        weights.clear();
+        offsets.push(0);
+        for (bags, feature) in self.bags.iter().zip(&schema.features) {
+            let base = rows.len() as u32;
+            match feature.bags {
+                BagStore::List => {
+                    rows.extend_from_slice(&bags.rows);
+                    weights.extend_from_slice(&bags.weights);
+                    offsets.extend(bags.ends.iter().map(|end| end + base));
+                }
+                BagStore::One | BagStore::OneOrNone => {
+                    for (place, &row) in bags.rows.iter().enumerate() {
+                        if row != NO_ROW {
+                            rows.push(row);
+                            weights.extend(bags.weights.get(place));
+                        }
+                        offsets.push(rows.len() as u32);
+                    }
+                }
+            }
+            if weighted && !feature.weighted {
+                weights.resize(rows.len(), 1.0);
+            }
+        }
+        out.bags = Bags::new(schema.features.len(), out.sample_count, offsets, rows, weights)
+            .unwrap_or_else(|error| unreachable!("every row was filled whole: {error}"));
     }
 
     /// Adds rows `range` of another buffer with the same schema.

@@ -15,6 +15,7 @@
 mod calibrate;
 mod ids;
 mod impressions;
+mod logged;
 mod maths;
 mod outcomes;
 mod random;

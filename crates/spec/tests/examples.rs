@@ -10,7 +10,8 @@ fn every_example_parses_and_its_effective_job_is_the_same_job() {
     let mut count = 0;
     for entry in fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "toml") {
+        // `live.toml` has several jobs in it, and a test of its own in `live`.
+        if path.extension().is_none_or(|extension| extension != "toml") || path.ends_with("live.toml") {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();

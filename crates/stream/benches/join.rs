@@ -5,8 +5,9 @@
 use std::{sync::Arc, time::Instant};
 
 use campanile_stream::{
-    join::{Feedback, Impression, JoinOptions, Joiner},
+    join::{JoinOptions, Joiner},
     log::{DirectoryLog, Limit, Log, Record, Sync, TopicOptions},
+    records::{Feedback, Impression},
     stage::{Place, Runner, Wiring},
 };
 
@@ -41,6 +42,8 @@ fn main() {
             remember_ms: 120_000,
             features_bytes_max,
             impression_inputs: 1,
+            word_inputs: 0,
+            given: Vec::new(),
         };
         let start = Instant::now();
         let mut runner = Runner::open(log, wiring, Joiner::new(options)).expect("a fresh stage");

@@ -11,21 +11,21 @@
 //! impression closes when now has passed its longest window. Impressions and feedback may come in any order, late and
 //! repeated. Feedback that comes first waits for its impression. Feedback outside its window, or for a closed impression,
 //! becomes a correction.
+//! What a teacher says of an impression goes into its example if it comes in time, and is dropped if not.
 //! A closed impression is remembered for a while; one that comes again within it is a repetition and dropped.
 //!
 //! Memory holds some fifty bytes for an open impression, and its features up to a limit; features above it stay in the
 //! log and are read again when the impression closes.
 
-mod codec;
 mod state;
 
 use std::collections::{BTreeSet, HashMap};
 
-pub use codec::{Correction, Example, Feedback, Impression};
 use state::{Closed, Early, Open};
 
 use crate::{
     log::{Offset, Records},
+    records::{Correction, Example, Feedback, Impression, TICK, Word},
     stage::{Again, Arrival, Outgoing, Stage, StageError},
 };
 
@@ -39,14 +39,18 @@ pub const CORRECTIONS: usize = 1;
 pub struct JoinOptions {
     /// By task: how long after an impression feedback still counts. At most 32 tasks.
     pub windows_ms: Vec<u64>,
+    /// By task: another one without which its label has no meaning, as a conversion is one of clicks; may be empty.
+    pub given: Vec<Option<u16>>,
     /// How much later than others a record may come without being late.
     pub disorder_ms: u64,
     /// How long closed impressions, and feedback without an impression, are remembered.
     pub remember_ms: u64,
     /// Bytes of features that are kept in memory.
     pub features_bytes_max: usize,
-    /// How many of the inputs bring impressions, the first ones; the others bring feedback.
+    /// How many of the inputs bring impressions, the first ones.
     pub impression_inputs: usize,
+    /// How many of the inputs bring a teacher's words, the next ones; the others bring feedback.
+    pub word_inputs: usize,
 }
 
 /// What a joiner has seen.
@@ -64,6 +68,10 @@ pub struct JoinCounts {
     pub examples: u64,
     /// Corrections written.
     pub corrections: u64,
+    /// Examples written with a teacher's word.
+    pub with_word: u64,
+    /// Words that came after their example was written, or a second time.
+    pub words_dropped: u64,
 }
 
 /// A joiner.
@@ -81,6 +89,8 @@ pub struct Joiner {
     /// Features of some open impressions.
     features: HashMap<u64, Vec<u8>>,
     features_bytes: usize,
+    /// Words on some open impressions.
+    words: HashMap<u64, Vec<u8>>,
     counts: JoinCounts,
     again: Records,
 }
@@ -102,6 +112,7 @@ impl Joiner {
             forgetting: BTreeSet::new(),
             features: HashMap::new(),
             features_bytes: 0,
+            words: HashMap::new(),
             counts: JoinCounts::default(),
             again: Records::default(),
         }
@@ -117,10 +128,22 @@ impl Joiner {
         self.open.len()
     }
 
+    /// How far time has come: windows that end before it are closed.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
     fn take(&mut self, arrival: &Arrival<'_>, out: &mut Outgoing) -> Result<(), String> {
-        if arrival.input < self.options.impression_inputs {
+        let JoinOptions { impression_inputs, word_inputs, .. } = self.options;
+        if arrival.payload == TICK {
+            return Ok(());
+        }
+        if arrival.input < impression_inputs {
             let impression = Impression::decode(arrival.payload).ok_or("it is no impression")?;
             self.impression(arrival, &impression);
+        } else if arrival.input < impression_inputs + word_inputs {
+            let word = Word::decode(arrival.payload).ok_or("it is no teacher's word")?;
+            self.word(arrival, word.id);
         } else {
             let feedback = Feedback::decode(arrival.payload).ok_or("it is no feedback")?;
             if usize::from(feedback.task) >= self.options.windows_ms.len() {
@@ -148,6 +171,7 @@ impl Joiner {
             for (task, at_ms) in early.feedback {
                 note(&mut open, task, self.is_in_window(time_ms, at_ms, task));
             }
+            self.words.extend(early.word.map(|word| (id, word)));
         }
         self.closing.insert((closes_ms, id));
         self.open.insert(id, open);
@@ -155,6 +179,27 @@ impl Joiner {
             self.features_bytes += impression.features.len();
             self.features.insert(id, impression.features.to_vec());
         }
+    }
+
+    /// Keeps the first word on an impression that is open or has not come yet.
+    fn word(&mut self, arrival: &Arrival<'_>, id: u64) {
+        let repeated = self.words.contains_key(&id) || self.closed.contains_key(&id);
+        if repeated || self.early.get(&id).is_some_and(|early| early.word.is_some()) {
+            self.counts.words_dropped += 1;
+        } else if self.open.contains_key(&id) {
+            self.words.insert(id, arrival.payload.to_vec());
+        } else {
+            self.early(id, arrival.time_ms).word = Some(arrival.payload.to_vec());
+        }
+    }
+
+    /// What waits for an impression, remembered from now on.
+    fn early(&mut self, id: u64, at_ms: u64) -> &mut Early {
+        let early = self.early.entry(id).or_default();
+        self.forgetting.remove(&(early.forget_ms, id));
+        early.forget_ms = at_ms + self.options.remember_ms;
+        self.forgetting.insert((early.forget_ms, id));
+        early
     }
 
     fn feedback(&mut self, at_ms: u64, feedback: Feedback, out: &mut Outgoing) {
@@ -173,13 +218,10 @@ impl Joiner {
                 out.write(CORRECTIONS, at_ms, |bytes| correction.encode(bytes));
             }
         } else {
-            let early = self.early.entry(id).or_default();
+            let early = self.early(id, at_ms);
             if !early.feedback.contains(&(task, at_ms)) {
                 early.feedback.push((task, at_ms));
             }
-            self.forgetting.remove(&(early.forget_ms, id));
-            early.forget_ms = at_ms + self.options.remember_ms;
-            self.forgetting.insert((early.forget_ms, id));
         }
     }
 
@@ -230,7 +272,15 @@ impl Joiner {
             None => read_again(open.input as usize, open.offset, again, &mut self.again)?,
         };
         let tasks = self.options.windows_ms.len() as u16;
-        let example = Example { id, tasks, labels: open.labels, features };
+        let has_meaning = |task: &u16| match self.options.given.get(usize::from(*task)) {
+            Some(Some(given)) => open.labels & (1 << given) != 0,
+            _ => true,
+        };
+        let known = (0..tasks).filter(has_meaning).fold(0, |bits, task| bits | 1 << task);
+        let word = self.words.remove(&id);
+        let word = word.as_deref().and_then(Word::decode);
+        self.counts.with_word += u64::from(word.is_some());
+        let example = Example { id, tasks, labels: open.labels, known, word, features };
         out.write(EXAMPLES, open.time_ms, |bytes| example.encode(bytes));
         for task in (0..tasks).filter(|task| open.late & !open.labels & (1 << task) != 0) {
             self.counts.corrections += 1;
@@ -267,6 +317,7 @@ fn read_again<'r>(
 impl Stage for Joiner {
     fn turn(
         &mut self,
+        _: &[u8],
         arrivals: &mut dyn Iterator<Item = Arrival<'_>>,
         again: Again<'_>,
         out: &mut Outgoing,

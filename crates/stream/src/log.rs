@@ -10,6 +10,7 @@
 //!   group "joiner"   cursor of (topic, partition): the first record that it has not done yet
 //! ```
 
+pub mod address;
 mod cursors;
 pub mod directory;
 #[cfg(feature = "nats")]
@@ -227,6 +228,14 @@ pub enum LogError {
         found: u32,
         /// How many were asked for.
         wanted: u32,
+    },
+    /// An address that is none.
+    #[error("`{address}` is not the address of a log: {problem}")]
+    BadAddress {
+        /// What was given.
+        address: String,
+        /// What is wrong.
+        problem: String,
     },
     /// A name that cannot be a directory's.
     #[error(

@@ -4,7 +4,8 @@
 //! [`Runner`] feeds it in turns and keeps three things in the log beside the stage's output:
 //!
 //! ```text
-//!   <name>.journal   record n: what turn n reads, how many records of each input, written before the turn runs
+//!   <name>.journal   record n: what turn n reads, how many records of each input, and the stage's note on the turn,
+//!                    written before the turn runs
 //!   <name>.state     now and then: the stage's state after a turn, its cursors, and how much it had written
 //!   cursors          of the group <name>, for others to see how far it is
 //! ```
@@ -75,12 +76,22 @@ pub type Again<'a> = &'a dyn Fn(usize, Offset, &mut Records) -> Result<(), LogEr
 
 /// A deterministic machine: what it writes depends on what it was given and on nothing else.
 pub trait Stage {
-    /// Takes the records of one turn, in the order of their time.
+    /// What a new turn needs to know of the world beside its records, such as which version of a model to use. It is
+    /// kept in the journal, so a turn that a crash interrupts runs again with the same note.
+    ///
+    /// # Errors
+    /// Words on what is missing.
+    fn note(&mut self) -> Result<Vec<u8>, StageError> {
+        Ok(Vec::new())
+    }
+
+    /// Takes the records of one turn, in the order of their time, and its note.
     ///
     /// # Errors
     /// Words on what is wrong, with the input and the number of the record; the turn is then tried again.
     fn turn(
         &mut self,
+        note: &[u8],
         arrivals: &mut dyn Iterator<Item = Arrival<'_>>,
         again: Again<'_>,
         out: &mut Outgoing,
@@ -112,6 +123,9 @@ pub enum StageError {
         /// What is wrong.
         problem: String,
     },
+    /// Something that the stage needs beside the log is not there.
+    #[error("{0}")]
+    World(String),
     /// What was saved does not fit.
     #[error(
         "the state of stage `{stage}` cannot be restored: {problem}; remove its topics `{stage}.state` and `{stage}.journal` and its output to begin anew"
@@ -192,10 +206,11 @@ impl<S: Stage> Runner<S> {
         while runner.turns < runner.log.range(&journal, 0)?.end {
             let limit = Limit { records: 1, bytes: 1 };
             runner.log.read(&journal, 0, runner.turns, limit, &mut entries)?;
-            let counts = entries.iter().next().map(|entry| numbers(entry.payload)).unwrap_or_default();
-            runner.check(counts.len() == inputs, "the journal has another number of inputs")?;
-            runner.read_exactly(&counts)?;
-            runner.run_turn()?;
+            let entry = entries.iter().next().map(|entry| entry.payload.to_vec()).unwrap_or_default();
+            runner.check(entry.len() >= inputs * 8, "the journal has another number of inputs")?;
+            let (counts, note) = entry.split_at(inputs * 8);
+            runner.read_exactly(&numbers(counts))?;
+            runner.run_turn(note)?;
         }
         Ok(runner)
     }
@@ -203,6 +218,11 @@ impl<S: Stage> Runner<S> {
     /// The stage.
     pub fn stage(&self) -> &S {
         &self.stage
+    }
+
+    /// The stage, when nothing more is to run.
+    pub fn into_stage(self) -> S {
+        self.stage
     }
 
     /// How many records of each input are done.
@@ -222,10 +242,13 @@ impl<S: Stage> Runner<S> {
             return Ok(false);
         }
         self.keep_in_step();
-        let counts: Vec<u8> = self.read.iter().flat_map(|read| (read.len() as u64).to_le_bytes()).collect();
+        let mut entry: Vec<u8> =
+            self.read.iter().flat_map(|read| (read.len() as u64).to_le_bytes()).collect();
+        let note = self.stage.note()?;
+        entry.extend_from_slice(&note);
         let journal = format!("{}.journal", self.wiring.name);
-        self.log.append(&journal, 0, &[Record { time_ms: 0, payload: &counts }])?;
-        self.run_turn()?;
+        self.log.append(&journal, 0, &[Record { time_ms: 0, payload: &entry }])?;
+        self.run_turn(&note)?;
         if self.turns.is_multiple_of(self.wiring.save_every.max(1)) {
             self.save()?;
         }
@@ -248,14 +271,14 @@ impl<S: Stage> Runner<S> {
     }
 
     /// Runs the stage on what was read, writes what is not written yet, and moves on.
-    fn run_turn(&mut self) -> Result<(), StageError> {
+    fn run_turn(&mut self, note: &[u8]) -> Result<(), StageError> {
         self.outgoing.for_outputs(self.wiring.outputs.len());
         let (log, inputs) = (&self.log, &self.wiring.inputs);
         let again = |input: usize, offset: Offset, out: &mut Records| {
             let place: &Place = &inputs[input];
             log.read(&place.topic, place.partition, offset, Limit { records: 1, bytes: 1 }, out)
         };
-        self.stage.turn(&mut by_time(&self.read), &again, &mut self.outgoing)?;
+        self.stage.turn(note, &mut by_time(&self.read), &again, &mut self.outgoing)?;
         for (output, place) in self.wiring.outputs.iter().enumerate() {
             let there = self.log.range(&place.topic, place.partition)?.end;
             let skip = there.saturating_sub(self.written[output]) as usize;

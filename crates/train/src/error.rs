@@ -100,6 +100,24 @@ pub enum TrainError {
         /// Why.
         reason: String,
     },
+    /// A stream could not be read.
+    #[error("{0}")]
+    Stream(String),
+    /// A stream is read by threads of one process.
+    #[error("a stream is trained on by threads of one process, and mpirun started {ranks}; start it alone")]
+    StreamRanks {
+        /// How many there are.
+        ranks: usize,
+    },
+    /// A job that trained on a stream goes on without one.
+    #[error(
+        "the newest checkpoint in {} was trained on a stream; name it again with --stream, or give this job another \
+         process.output_dir", path.display()
+    )]
+    StreamForgotten {
+        /// The directory of checkpoints.
+        path: PathBuf,
+    },
     /// There is nothing to train on.
     #[error("the training split is empty; look at [run.data.split] and process.data.train")]
     NoRows,

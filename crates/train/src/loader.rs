@@ -1,17 +1,23 @@
 //! The next batch, prepared while the current one trains.
 //!
-//! Which rows make up a step's batch is a pure function of the step: position `step % steps_per_epoch` of epoch
+//! Batches come from a [`Source`]: prepared data, or a stream that has no end. In prepared data, which rows make up a step's batch is a pure function of the step: position `step % steps_per_epoch` of epoch
 //! `step / steps_per_epoch`, cut into grains. So a run resumes by its step alone, and a rank reads just the
 //! rows of its own grains.
 
 use std::{
     ops::Range,
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread::JoinHandle,
 };
 
 use campanile_data::{DataError, Dataset, Reader};
 use campanile_spec::{Batch, Grains};
+
+use crate::TrainError;
 
 /// A rank's samples of a global batch.
 #[derive(Debug, Default)]
@@ -22,6 +28,45 @@ pub struct LocalBatch {
     pub global_count: usize,
     /// Place of the first of this rank's samples in the global batch.
     pub first: usize,
+    /// How far a stream is read with this batch; none for prepared data, where that follows from the step.
+    pub mark: Option<Mark>,
+}
+
+/// How far a stream is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// The first record that was not trained on.
+    pub next: u64,
+    /// The newest time of those that were, in milliseconds.
+    pub time_ms: i64,
+}
+
+/// Where the batches of a run come from, one for each step, in order.
+pub trait Source: Send {
+    /// Reads this rank's part of the batch of `step`. False when there is none and will be none; then it is so on all
+    /// ranks. A source that waits looks at `nobody_waits` now and then, and gives up when it is set.
+    ///
+    /// # Errors
+    /// When the data cannot be read.
+    fn read(
+        &mut self,
+        step: u64,
+        out: &mut LocalBatch,
+        nobody_waits: &AtomicBool,
+    ) -> Result<bool, TrainError>;
+}
+
+/// Prepared data as a source.
+struct FromDataset {
+    feed: Feed,
+    reader: Reader,
+}
+
+impl Source for FromDataset {
+    fn read(&mut self, step: u64, out: &mut LocalBatch, _: &AtomicBool) -> Result<bool, TrainError> {
+        self.feed.read(&mut self.reader, step, out)?;
+        Ok(true)
+    }
 }
 
 /// How steps map to rows.
@@ -56,19 +101,22 @@ impl Feed {
         let own = self.grains.samples_of_rank(count, self.rank, self.rank_count);
         out.global_count = count;
         out.first = own.start;
+        out.mark = None;
         reader.read(epoch, start + own.start as u64..start + own.end as u64, &mut out.samples)
     }
 }
 
 /// A thread that reads ahead.
 pub struct Loader {
-    batches: Receiver<Result<LocalBatch, DataError>>,
+    batches: Receiver<Result<Option<LocalBatch>, TrainError>>,
     used: SyncSender<LocalBatch>,
     thread: Option<JoinHandle<()>>,
+    ended: bool,
+    nobody_waits: Arc<AtomicBool>,
 }
 
 impl Loader {
-    /// Starts to read the batches of `steps`, at most `ahead` of them in advance.
+    /// Starts to read the batches of `steps` of prepared data, at most `ahead` of them in advance.
     ///
     /// # Errors
     /// When the data cannot be opened.
@@ -78,33 +126,45 @@ impl Loader {
         steps: Range<u64>,
         ahead: usize,
     ) -> Result<Loader, DataError> {
-        let mut reader = dataset.reader()?;
+        let reader = dataset.reader()?;
+        Ok(Loader::of(Box::new(FromDataset { feed, reader }), steps, ahead))
+    }
+
+    /// Starts to read the batches of `steps` from a source, at most `ahead` of them in advance.
+    pub fn of(mut source: Box<dyn Source>, steps: Range<u64>, ahead: usize) -> Loader {
         let ahead = ahead.max(1);
         let (send, batches) = sync_channel(ahead);
         let (used, returned) = sync_channel::<LocalBatch>(ahead + 2);
+        let nobody_waits = Arc::new(AtomicBool::new(false));
+        let left = Arc::clone(&nobody_waits);
         let thread = std::thread::spawn(move || {
             for step in steps {
                 let mut batch = returned.try_recv().unwrap_or_default();
-                let outcome = feed.read(&mut reader, step, &mut batch).map(|()| batch);
-                let failed = outcome.is_err();
+                let outcome = source.read(step, &mut batch, &left).map(|there| there.then_some(batch));
+                let ends = !matches!(outcome, Ok(Some(_)));
                 // The receiver is gone when training has ended early; then there is nobody to read for.
-                if send.send(outcome).is_err() || failed {
+                if send.send(outcome).is_err() || ends {
                     return;
                 }
             }
         });
-        Ok(Loader { batches, used, thread: Some(thread) })
+        Loader { batches, used, thread: Some(thread), ended: false, nobody_waits }
     }
 
-    /// The batch of the next step.
+    /// The batch of the next step; none at the end of a stream, and from then on.
     ///
     /// # Errors
     /// When the data cannot be read.
     ///
     /// # Panics
     /// After the last step, or after an error.
-    pub fn next_batch(&mut self) -> Result<LocalBatch, DataError> {
-        self.batches.recv().expect("a batch is asked for once for every step")
+    pub fn next_batch(&mut self) -> Result<Option<LocalBatch>, TrainError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let next = self.batches.recv().expect("a batch is asked for once for every step");
+        self.ended = matches!(next, Ok(None));
+        next
     }
 
     /// Gives a batch back, so that its memory serves again.
@@ -118,6 +178,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         let (_, nobody) = sync_channel(1);
         self.batches = nobody;
+        self.nobody_waits.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

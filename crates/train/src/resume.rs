@@ -2,7 +2,8 @@
 //!
 //! A checkpoint is the state between two steps. Rows are frozen by a cut and written while the next steps run
 //! (`tables::checkpoint`); dense weights, their optimizer state and the metrics are small and copied at once.
-//! Since the batch of a step follows from its number, the data cursor is the step.
+//! In prepared data the batch of a step follows from its number, so the data cursor is the step; of a stream, the cursor is
+//! the first record that was not trained on.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -17,7 +18,7 @@ use campanile_tables::checkpoint::{
 };
 use serde_json::{Value, json};
 
-use crate::{TrainError, rank::RankState, scores::Scores};
+use crate::{TrainError, loader::Mark, rank::RankState, scores::Scores};
 
 /// Where a job's checkpoints are.
 pub fn directory(job: &Job) -> PathBuf {
@@ -33,6 +34,8 @@ pub struct Checkpoints<'a> {
     under_way: Option<UnderWay>,
     /// The newest that stands.
     published: Option<(u64, PathBuf)>,
+    /// How far a stream is trained on.
+    mark: Option<Mark>,
 }
 
 /// A checkpoint that is being written.
@@ -53,7 +56,18 @@ impl<'a> Checkpoints<'a> {
             directory: directory(job),
             under_way: None,
             published: None,
+            mark: None,
         }
+    }
+
+    /// How far a stream was trained on, if it was one.
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// A stream is trained on so far.
+    pub fn set_mark(&mut self, mark: Option<Mark>) {
+        self.mark = mark.or(self.mark);
     }
 
     /// Brings back the newest checkpoint, if there is one, and says which step comes next.
@@ -82,6 +96,9 @@ impl<'a> Checkpoints<'a> {
         load(&found, state, comm.rank(), comm.rank_count(), Load::RowsAndState)?;
         scores.restore(&manifest.extra["scores"], &path)?;
         let step = manifest.step;
+        self.mark = manifest.cursor["next"]
+            .as_u64()
+            .map(|next| Mark { next, time_ms: manifest.cursor["time_ms"].as_i64().unwrap_or_default() });
         self.published = Some((step, path));
         Ok(step)
     }
@@ -163,7 +180,10 @@ impl<'a> Checkpoints<'a> {
         let run = &self.job.run;
         let layouts = run.model.tables.iter().map(|table| TableLayout::new(table, &run.sparse.optimizer));
         let mut manifest = Manifest::new(step, layouts.collect());
-        manifest.cursor = json!({ "step": step });
+        manifest.cursor = match self.mark {
+            None => json!({ "step": step }),
+            Some(Mark { next, time_ms }) => json!({ "step": step, "next": next, "time_ms": time_ms }),
+        };
         manifest.run_hash = run.hash();
         manifest.transforms = self.fingerprint.to_owned();
         manifest.job = json!(self.job);
@@ -174,6 +194,9 @@ impl<'a> Checkpoints<'a> {
                 "transforms": self.transforms.fingerprint(),
                 "data_time": scores.newest_time(),
             });
+            if let Some(mark) = self.mark {
+                manifest.extra["data_time"] = json!(mark.time_ms);
+            }
         }
         self.under_way = Some(UnderWay { step, sweep, manifest });
         Ok(())

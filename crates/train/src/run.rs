@@ -23,7 +23,7 @@ use crate::{
     clock::{Part, Stopwatch},
     evaluate::evaluate,
     journal::Journal,
-    loader::{Feed, Loader, LocalBatch},
+    loader::{Feed, Loader, LocalBatch, Mark, Source},
     observe::{Event, Observer, PartSeconds, Started, StepEvent},
     predictions::Predictions,
     rank::{PIPELINE_CHUNKS, RankState, Seat},
@@ -93,7 +93,41 @@ pub fn train_by(
     ranks.together(if prepared.train.row_count() == 0 { Err(TrainError::NoRows) } else { Ok(()) })?;
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
-    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, tell: &tell }.run())
+    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell }.run())
+}
+
+/// A stream of examples that a run trains on, in order, once.
+pub trait Stream: Sync {
+    /// The source of one rank from `mark` on. All ranks are threads of this process, and their sources must end at the
+    /// same step.
+    ///
+    /// # Errors
+    /// When the stream cannot be read.
+    fn source(&self, feed: Feed, first_step: u64, mark: Mark) -> Result<Box<dyn Source>, TrainError>;
+}
+
+/// Trains a job on a stream, going on where its newest checkpoint ends, until the stream ends or `run.steps_max` steps
+/// are trained. Of `prepared` only the transforms, the fingerprint and the validation split are used.
+///
+/// # Errors
+/// As [`train`]; or when ranks are processes.
+pub fn train_on_stream(
+    job: &Job,
+    prepared: &Prepared,
+    stream: &dyn Stream,
+    ranks: Ranks<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Summary, TrainError> {
+    if matches!(ranks, Ranks::One { .. }) && ranks.count() > 1 {
+        return Err(TrainError::StreamRanks { ranks: ranks.count() });
+    }
+    let plan = &Plan::balanced(&job.run.model, ranks.count());
+    ranks.check(job, plan, &same::facts(job, prepared, plan))?;
+    let observer = Mutex::new(observer);
+    let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
+    ranks.run(|comm, pulse| {
+        Trainer { comm, pulse, job, prepared, plan, stream: Some(stream), tell: &tell }.run()
+    })
 }
 
 /// One rank of a run.
@@ -103,6 +137,8 @@ struct Trainer<'a> {
     job: &'a Job,
     prepared: &'a Prepared,
     plan: &'a Plan,
+    /// Trained on in place of the prepared data.
+    stream: Option<&'a dyn Stream>,
     tell: &'a (dyn Fn(&Event<'_>) + Sync),
 }
 
@@ -120,9 +156,10 @@ impl Trainer<'_> {
         let first_step = self.together(found)?;
         let newest = first_step.to_string();
         same::compare(comm, &[("the step of the newest checkpoint", newest, SHARE_THE_OUTPUT)])?;
-        let feed = self.feed(self.prepared.train.row_count());
-        let all = feed.steps_per_epoch() * run.epochs;
-        let steps = if run.steps_max == 0 { all } else { all.min(run.steps_max) };
+        if self.stream.is_none() && checkpoints.mark().is_some() {
+            return Err(TrainError::StreamForgotten { path: resume::directory(self.job) });
+        }
+        let steps = self.last_step();
         let journal =
             if comm.rank() == 0 { Journal::open(self.job, first_step, steps).map(Some) } else { Ok(None) };
         let mut journal = self.together(journal)?;
@@ -131,7 +168,7 @@ impl Trainer<'_> {
         self.say(&Event::Started(&started));
         self.pulse.enter("train");
         let watch = Stopwatch::start();
-        let samples =
+        let (steps, samples) =
             self.steps(&mut state, &mut scores, &mut checkpoints, &mut journal, first_step..steps)?;
         let seconds = watch.seconds();
         let parts = PartSeconds::new(state.timings.take());
@@ -139,8 +176,10 @@ impl Trainer<'_> {
         self.pulse.enter("checkpoint");
         let checkpoint = checkpoints.finish(comm, &mut state, &scores, steps.max(first_step))?;
         self.say(&Event::Checkpoint { step: steps, path: &checkpoint });
-        let valid = self.evaluate(&mut state, "valid", steps, 0)?;
-        let test = self.evaluate(&mut state, "test", steps, 0)?;
+        // A stream is judged as it is trained on, and what comes after it is not here yet.
+        let judged = self.stream.is_none();
+        let valid = if judged { self.evaluate(&mut state, "valid", steps, 0)? } else { None };
+        let test = if judged { self.evaluate(&mut state, "test", steps, 0)? } else { None };
         if let Some(journal) = &mut journal {
             journal.evaluated(steps, "valid", valid.as_deref())?;
             journal.evaluated(steps, "test", test.as_deref())?;
@@ -163,6 +202,29 @@ impl Trainer<'_> {
         })
     }
 
+    /// The step after the last that may be trained.
+    fn last_step(&self) -> u64 {
+        let run = &self.job.run;
+        let all = match self.stream {
+            Some(_) => u64::MAX,
+            None => self.feed(self.prepared.train.row_count()).steps_per_epoch() * run.epochs,
+        };
+        if run.steps_max == 0 { all } else { all.min(run.steps_max) }
+    }
+
+    /// Starts to read what the steps train on.
+    fn loader(&self, steps: std::ops::Range<u64>, mark: Option<Mark>) -> Result<Loader, TrainError> {
+        let (feed, ahead) = (self.feed(self.prepared.train.row_count()), self.job.process.batches_ahead);
+        match self.stream {
+            None => Ok(Loader::start(&self.prepared.train, feed, steps, ahead)?),
+            Some(stream) => {
+                let source = stream.source(feed, steps.start, mark.unwrap_or_default())?;
+                Ok(Loader::of(source, steps, ahead))
+            }
+        }
+    }
+
+    /// Trains; says after which step it ended, and how many samples that were.
     fn steps(
         &self,
         state: &mut RankState,
@@ -170,11 +232,10 @@ impl Trainer<'_> {
         checkpoints: &mut Checkpoints,
         journal: &mut Option<Journal>,
         steps: std::ops::Range<u64>,
-    ) -> Result<u64, TrainError> {
+    ) -> Result<(u64, u64), TrainError> {
         let (comm, run, last) = (self.comm, &self.job.run, steps.end);
-        let feed = self.feed(self.prepared.train.row_count());
-        let loader = Loader::start(&self.prepared.train, feed, steps.clone(), self.job.process.batches_ahead);
-        let mut loader = self.together(loader)?;
+        let mut loader = self.together(self.loader(steps.clone(), checkpoints.mark()))?;
+        let mut ended = steps.start;
         let watch = Stopwatch::start();
         let mut samples = 0;
         // What rank 0 met after a step; it goes to all ranks with the next ids.
@@ -186,19 +247,28 @@ impl Trainer<'_> {
             state.timings.start(Part::Input);
             let batch = match ahead.take() {
                 Some(batch) => batch,
-                None => next_batch(&mut loader, &mut trouble).or_else(|error| state.refuse(comm, error))?,
+                None => {
+                    let next = next_batch(&mut loader, &mut trouble);
+                    match next.or_else(|error| state.refuse(comm, error))? {
+                        Some(batch) => batch,
+                        None => break,
+                    }
+                }
             };
             // An evaluation needs the way of the ids for itself.
             let mut next = None;
             if self.pipelined() && done < last && !looks {
                 let read = next_batch(&mut loader, &mut trouble);
-                next = Some(if comm.rank_count() == 1 { Ok(read?) } else { read });
+                let read = if comm.rank_count() == 1 { Ok(read?) } else { read };
+                next = read.transpose();
             }
             let words = next.as_ref().map(|next| next.as_ref().map_err(ToString::to_string));
             step(comm, state, &mut carry, Turn { number, batch: &batch, next: words })?;
             ahead = next.and_then(Result::ok);
             state.timings.start(Part::Rest);
             samples += batch.global_count as u64;
+            checkpoints.set_mark(batch.mark);
+            ended = done;
             let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
             loader.give_back(batch);
             self.pulse.at_step(done);
@@ -211,20 +281,8 @@ impl Trainer<'_> {
             let published = checkpoints.after_step(comm, state, (scores, &trouble), done, last)?;
             published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
             if comm.rank() == 0 {
-                let event = StepEvent {
-                    step: done,
-                    samples,
-                    seconds: watch.seconds(),
-                    window: &|| scores.window(),
-                    running: &|| scores.running(),
-                };
-                self.say(&Event::Step(&event));
-                if let Some(journal) = journal
-                    && (done % run.evaluate.window_steps == 0 || done == last)
-                {
-                    let noted = journal.trained(done, samples as f64 / watch.seconds(), scores);
-                    trouble = trouble.and(noted);
-                }
+                let told = self.tell_step((done, last), (samples, watch.seconds()), scores, journal);
+                trouble = trouble.and(told);
             }
             state.timings.stop();
             if looks {
@@ -235,7 +293,31 @@ impl Trainer<'_> {
             }
         }
         self.together(trouble)?;
-        Ok(samples)
+        Ok((ended, samples))
+    }
+
+    /// Tells of a step on rank 0, and notes the window that ends with it.
+    fn tell_step(
+        &self,
+        (done, last): (u64, u64),
+        (samples, seconds): (u64, f64),
+        scores: &Scores,
+        journal: &mut Option<Journal>,
+    ) -> Result<(), TrainError> {
+        let event = StepEvent {
+            step: done,
+            samples,
+            seconds,
+            window: &|| scores.window(),
+            running: &|| scores.running(),
+        };
+        self.say(&Event::Step(&event));
+        match journal {
+            Some(journal) if done % self.job.run.evaluate.window_steps == 0 || done == last => {
+                journal.trained(done, samples as f64 / seconds, scores)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether ids of the next batch travel, and chunks of samples take turns, while this rank computes.
@@ -301,10 +383,13 @@ impl Trainer<'_> {
     }
 }
 
-/// The next batch, unless there was trouble, which then is told in its place.
-fn next_batch(loader: &mut Loader, trouble: &mut Result<(), TrainError>) -> Result<LocalBatch, TrainError> {
+/// The next batch, if there is one, unless there was trouble, which then is told in its place.
+fn next_batch(
+    loader: &mut Loader,
+    trouble: &mut Result<(), TrainError>,
+) -> Result<Option<LocalBatch>, TrainError> {
     std::mem::replace(trouble, Ok(()))?;
-    Ok(loader.next_batch()?)
+    loader.next_batch()
 }
 
 /// Judges a checkpoint on a data set.

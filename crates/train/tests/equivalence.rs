@@ -328,7 +328,7 @@ fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
             let batch = batch(case, &run.model, number);
             let samples = grains.samples_of_rank(batch.sample_count, me.rank(), ranks);
             let first = samples.start;
-            LocalBatch { samples: batch.slice(samples), global_count: batch.sample_count, first }
+            LocalBatch { samples: batch.slice(samples), global_count: batch.sample_count, first, mark: None }
         };
         for number in 0..STEPS {
             let (now, next) = (local(number), local(number + 1));

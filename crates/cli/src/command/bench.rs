@@ -311,6 +311,7 @@ fn train_rounds(
                     first: samples.start,
                     global_count: batch.sample_count,
                     samples: batch.slice(samples),
+                    mark: None,
                 }
             })
             .collect();

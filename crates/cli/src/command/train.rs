@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use campanile_spec::{Bytes, config::Job};
+use campanile_data::Prepared;
+use campanile_spec::{Bytes, config::Job, data::SourceSpec};
+#[cfg(feature = "live")]
+use campanile_train::run::train_on_stream;
 use campanile_train::{
     observe::{Event, Observer, Started},
     resume,
@@ -27,12 +30,12 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     let job = place.together(job_of(arguments, place))?;
     place.only_first(|| make_output(&job, arguments.fresh))?;
     let quiet = arguments.quiet || !place.is_first();
-    let prepared = place.first_then_others(|| prep::prepared_with_pulse(&job, quiet, place.pulse()))?;
+    let prepared = place.first_then_others(|| prepared_for(arguments, &job, quiet, place))?;
     let mut watcher = Watcher::new(&job, quiet, place);
     if place.is_first() {
         watcher.publisher = Publisher::of(&job, &prepared);
     }
-    let summary = train(&job, &prepared, place.ranks(&job)?, &mut watcher)?;
+    let summary = trained(arguments, &job, &prepared, place, &mut watcher)?;
     watcher.end();
     if !place.is_first() {
         return Ok(());
@@ -71,6 +74,37 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     )
 }
 
+/// The job's data; where it trains on a stream and has no files, only its transforms.
+fn prepared_for(arguments: &TrainArguments, job: &Job, quiet: bool, place: &Place) -> Result<Prepared> {
+    let has_files =
+        matches!(job.run.data.source, SourceSpec::Synthetic(_)) || !job.process.data.train.is_empty();
+    if arguments.is_on_stream() && !has_files {
+        return Ok(Prepared::without_rows(&job.run.data)?);
+    }
+    prep::prepared_with_pulse(job, quiet, place.pulse())
+}
+
+/// Trains, on the data or on a stream.
+fn trained(
+    arguments: &TrainArguments,
+    job: &Job,
+    prepared: &Prepared,
+    place: &Place,
+    watcher: &mut Watcher<'_>,
+) -> Result<Summary> {
+    #[cfg(feature = "live")]
+    if let Some(address) = &arguments.stream.stream {
+        let stream = &arguments.stream;
+        let log = crate::stage::open_log(address, &stream.entry)?;
+        let ending = crate::args::live::EndArguments { stop_at_end: stream.stop_at_end };
+        let stop = crate::stage::stop(&ending)?;
+        let examples = campanile_live::examples::Examples::new(log, &job.run, &prepared.transforms, stop);
+        return Ok(train_on_stream(job, prepared, &examples, place.ranks(job)?, watcher)?);
+    }
+    let _ = arguments;
+    Ok(train(job, prepared, place.ranks(job)?, watcher)?)
+}
+
 /// The job with what the flags change.
 fn job_of(arguments: &TrainArguments, place: &Place) -> Result<Job> {
     let mut job = job_file::read(&arguments.job)?;
@@ -85,7 +119,7 @@ fn job_of(arguments: &TrainArguments, place: &Place) -> Result<Job> {
 }
 
 /// Makes the output directory, with the effective job in it.
-fn make_output(job: &Job, is_fresh: bool) -> Result<()> {
+pub fn make_output(job: &Job, is_fresh: bool) -> Result<()> {
     let output = &job.process.output_dir;
     if is_fresh {
         remove_earlier(job)?;
@@ -138,10 +172,12 @@ impl Watcher<'_> {
 
     fn start(&mut self, started: &Started) {
         let progress = Progress::new("train", started.steps, self.quiet);
+        let all = match started.steps {
+            u64::MAX => "a stream".to_owned(),
+            steps => format!("{} rows, {} steps", format::count(started.train_rows), format::count(steps)),
+        };
         progress.line(&format!(
-            "{} rows, {} steps; {} floats in tables ({}), {} in the network; {} {}, {}",
-            format::count(started.train_rows),
-            format::count(started.steps),
+            "{all}; {} floats in tables ({}), {} in the network; {} {}, {}",
             format::rate(started.table_parameters as f64),
             Bytes(started.table_bytes),
             format::count(started.dense_parameters as u64),
@@ -172,11 +208,14 @@ impl Observer for Watcher<'_> {
             Event::Step(step) => progress.update(step.step, self.started.steps, || {
                 let done = (step.step - self.started.first_step) as f64;
                 let left = (self.started.steps - step.step) as f64 * step.seconds / done.max(1.0);
+                let left = match self.started.steps {
+                    u64::MAX => String::new(),
+                    _ => format!("  ETA {}", format::duration(left)),
+                };
                 format!(
-                    "{} samples/s  {}  ETA {}",
+                    "{} samples/s  {}{left}",
                     format::rate(step.samples as f64 / step.seconds.max(1e-9)),
-                    short_scores(&(step.window)()),
-                    format::duration(left)
+                    short_scores(&(step.window)())
                 )
             }),
             Event::Evaluated { step, split, scores } => {
@@ -224,6 +263,9 @@ fn print_summary(summary: &Summary, job: &Job, job_path: &Path) {
     println!("metrics      {}", job.process.output_dir.join("metrics.jsonl").display());
     println!("TensorBoard  tensorboard --logdir {}", job.process.output_dir.join("events").display());
     println!();
-    println!("next: campanile eval {} --split test", job_path.display());
-    println!("      campanile inspect {}", summary.checkpoint.display());
+    let inspect = format!("campanile inspect {}", summary.checkpoint.display());
+    match summary.test {
+        Some(_) => println!("next: campanile eval {} --split test\n      {inspect}", job_path.display()),
+        None => println!("next: {inspect}"),
+    }
 }

@@ -29,7 +29,7 @@ pub fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
         for start in (0..batch.sample_count).step_by(size) {
             let samples = batch.slice(start..batch.sample_count.min(start + size));
             let global_count = samples.sample_count;
-            state.predict(comm, &LocalBatch { samples, global_count, first: 0 }, Ok(()))?;
+            state.predict(comm, &LocalBatch { samples, global_count, first: 0, mark: None }, Ok(()))?;
             logits.extend_from_slice(state.logits());
         }
         Ok(logits)

@@ -24,19 +24,29 @@ pub(super) struct Closed {
     pub labels: u32,
 }
 
-/// Feedback that came before its impression.
+/// Feedback, or a word, that came before its impression.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Early {
     pub forget_ms: u64,
     /// Task and time.
     pub feedback: Vec<(u16, u64)>,
+    pub word: Option<Vec<u8>>,
 }
 
 pub(super) fn save(joiner: &Joiner, out: &mut Vec<u8>) {
     let mut word = |value: u64| out.extend_from_slice(&value.to_le_bytes());
-    let JoinCounts { impressions, repeated, feedback, orphans, examples, corrections } = joiner.counts;
+    let JoinCounts {
+        impressions,
+        repeated,
+        feedback,
+        orphans,
+        examples,
+        corrections,
+        with_word,
+        words_dropped,
+    } = joiner.counts;
     let counts = [joiner.now_ms, impressions, repeated, feedback, orphans, examples, corrections];
-    counts.into_iter().for_each(&mut word);
+    counts.into_iter().chain([with_word, words_dropped]).for_each(&mut word);
     word(joiner.open.len() as u64);
     for (_, id) in &joiner.closing {
         if let Some(open) = joiner.open.get(id) {
@@ -62,6 +72,23 @@ pub(super) fn save(joiner: &Joiner, out: &mut Vec<u8>) {
             }
         }
     }
+    save_words(joiner, out);
+}
+
+/// Words on open impressions and on those that have not come yet, by id: lengths first, then the bytes, filled up to
+/// whole eights.
+fn save_words(joiner: &Joiner, out: &mut Vec<u8>) {
+    let early = joiner.early.iter().filter_map(|(id, early)| Some((*id, early.word.as_ref()?)));
+    let mut words: Vec<(u64, &Vec<u8>)> = joiner.words.iter().map(|(id, word)| (*id, word)).collect();
+    words.extend(early);
+    words.sort_unstable_by_key(|(id, _)| *id);
+    out.extend_from_slice(&(words.len() as u64).to_le_bytes());
+    for (id, word) in words {
+        out.extend_from_slice(&id.to_le_bytes());
+        out.extend_from_slice(&(word.len() as u64).to_le_bytes());
+        out.extend_from_slice(word);
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
 }
 
 pub(super) fn restore(joiner: &mut Joiner, bytes: &[u8]) -> Result<(), String> {
@@ -76,6 +103,8 @@ pub(super) fn restore(joiner: &mut Joiner, bytes: &[u8]) -> Result<(), String> {
         orphans: word()?,
         examples: word()?,
         corrections: word()?,
+        with_word: word()?,
+        words_dropped: word()?,
     };
     for _ in 0..word()? {
         let id = word()?;
@@ -92,11 +121,23 @@ pub(super) fn restore(joiner: &mut Joiner, bytes: &[u8]) -> Result<(), String> {
             let (time_ms, labels) = (word()?, word()? as u32);
             fresh.closed.insert(id, Closed { time_ms, forget_ms, labels });
         } else {
-            let mut early = Early { forget_ms, feedback: Vec::new() };
+            let mut early = Early { forget_ms, ..Early::default() };
             for _ in 1..kind {
                 early.feedback.push((word()? as u16, word()?));
             }
             fresh.early.insert(id, early);
+        }
+    }
+    for _ in 0..word()? {
+        let (id, length) = (word()?, word()? as usize);
+        let mut bytes = Vec::with_capacity(length.min(1 << 16));
+        while bytes.len() < length {
+            bytes.extend_from_slice(&word()?.to_le_bytes());
+        }
+        bytes.truncate(length);
+        match fresh.early.get_mut(&id) {
+            Some(early) => early.word = Some(bytes),
+            None => drop(fresh.words.insert(id, bytes)),
         }
     }
     if words.next().is_some() {

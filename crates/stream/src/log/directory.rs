@@ -16,7 +16,7 @@ use std::{
 
 use super::{
     Limit, Log, LogError, Offset, Record, Records, Sync, TopicOptions, check_name, cursors,
-    partition::{self, Reader, Writer, io_error},
+    partition::{self, End, Reader, Writer, io_error},
 };
 
 /// A log in a directory.
@@ -35,6 +35,7 @@ struct Partition {
     /// Opened by the first append of this process.
     writer: Mutex<Option<Writer>>,
     reader: Mutex<Reader>,
+    end: Mutex<End>,
 }
 
 impl DirectoryLog {
@@ -65,6 +66,7 @@ impl DirectoryLog {
             directory: directory.join(number.to_string()),
             writer: Mutex::new(None),
             reader: Mutex::new(Reader::default()),
+            end: Mutex::new(End::default()),
         };
         let topic = Arc::new(Topic { options, partitions: (0..options.partitions).map(partition).collect() });
         topics.insert(name.to_owned(), Arc::clone(&topic));
@@ -149,7 +151,7 @@ impl Log for DirectoryLog {
         let place = found.partition(topic, partition)?;
         lock(&place.reader).read(&place.directory, from, limit, out)?;
         if out.is_empty() {
-            let start = partition::range(&place.directory)?.start;
+            let start = lock(&place.end).range(&place.directory)?.start;
             if from < start {
                 let topic = topic.to_owned();
                 return Err(LogError::Gone { topic, partition, offset: from, start });
@@ -161,7 +163,7 @@ impl Log for DirectoryLog {
     fn range(&self, topic: &str, partition: u32) -> Result<Range<Offset>, LogError> {
         let found = self.topic(topic)?;
         let place = found.partition(topic, partition)?;
-        let range = partition::range(&place.directory)?;
+        let range = lock(&place.end).range(&place.directory)?;
         // This process may know more than is worth reading again.
         let end = lock(&place.writer).as_ref().map_or(range.end, Writer::next);
         Ok(range.start..end.max(range.end))

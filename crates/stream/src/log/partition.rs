@@ -228,12 +228,30 @@ fn mark(marks: &mut BTreeMap<PathBuf, BTreeMap<Offset, u64>>, path: &Path, walk:
     }
 }
 
-/// The records that a partition has now, by looking at its files.
-pub(super) fn range(directory: &Path) -> Result<Range<Offset>, LogError> {
-    let segments = segments(directory)?;
-    match (segments.first(), segments.last()) {
-        (Some(first), Some(last)) => Ok(segment::first_of(first)..end_of(last, 0)?.0),
-        _ => Ok(0..0),
+/// The end of a partition, as far as it was looked for: whole records never change, so a look goes on where the last one
+/// stopped.
+#[derive(Default)]
+pub(super) struct End {
+    walk: Option<(PathBuf, Walk)>,
+    passed: Records,
+}
+
+impl End {
+    /// The records that the partition has now, by looking at its files.
+    pub fn range(&mut self, directory: &Path) -> Result<Range<Offset>, LogError> {
+        let segments = segments(directory)?;
+        let (Some(first), Some(last)) = (segments.first(), segments.last()) else { return Ok(0..0) };
+        if self.walk.as_ref().is_none_or(|(path, _)| path != last) {
+            self.walk = Some((last.clone(), Walk::open(last)?));
+        }
+        let Some((_, walk)) = &mut self.walk else { return Ok(0..0) };
+        loop {
+            self.passed.clear();
+            let stop = walk.take(Limit { records: PASS_RECORDS, bytes: PASS_BYTES }, &mut self.passed)?;
+            if !matches!(stop, Stop::Limit) {
+                return Ok(segment::first_of(first)..walk.offset());
+            }
+        }
     }
 }
 

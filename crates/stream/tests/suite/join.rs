@@ -11,8 +11,9 @@ use std::{
 };
 
 use campanile_stream::{
-    join::{Correction, Example, Feedback, Impression, JoinOptions, Joiner},
+    join::{JoinOptions, Joiner},
     log::{DirectoryLog, Limit, Log, LogError, Offset, Record, Records, Sync, TopicOptions},
+    records::{Correction, Example, Feedback, Impression, TICK, Word},
     stage::{Place, Runner, StageError, Wiring},
 };
 use proptest::prelude::*;
@@ -28,6 +29,8 @@ fn options(features_bytes_max: usize) -> JoinOptions {
         remember_ms: 10_000,
         features_bytes_max,
         impression_inputs: 1,
+        word_inputs: 1,
+        given: vec![None, Some(0)],
     }
 }
 
@@ -35,7 +38,7 @@ fn wiring(limit: usize) -> Wiring {
     let place = |topic: &str| Place { topic: topic.to_owned(), partition: 0 };
     Wiring {
         name: "joiner".to_owned(),
-        inputs: vec![place("impressions"), place("feedback")],
+        inputs: vec![place("impressions"), place("words"), place("feedback")],
         outputs: vec![place("examples"), place("corrections")],
         limit: Limit { records: limit, bytes: usize::MAX },
         save_every: 3,
@@ -46,7 +49,7 @@ fn wiring(limit: usize) -> Wiring {
 #[derive(Debug, Clone, Copy)]
 struct Event {
     id: u64,
-    /// 0 and 1 for feedback of a task, 2 for the impression.
+    /// 0 and 1 for feedback of a task, 2 for the impression, 3 for a teacher's word.
     kind: u16,
     time_ms: u64,
     late_ms: u64,
@@ -55,11 +58,15 @@ struct Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let follow = prop::option::of((0u64..600, 0u64..DISORDER_MS, 1usize..3));
-    prop::collection::vec((0u64..2000, 0u64..DISORDER_MS, 1usize..3, follow.clone(), follow), 1..40).prop_map(
-        |shown| {
+    let word = prop::option::of(0u64..DISORDER_MS);
+    prop::collection::vec((0u64..2000, 0u64..DISORDER_MS, 1usize..3, follow.clone(), follow, word), 1..40)
+        .prop_map(|shown| {
             let mut events = Vec::new();
-            for (id, (time_ms, late_ms, copies, click, buy)) in (1..).zip(shown) {
+            for (id, (time_ms, late_ms, copies, click, buy, word)) in (1..).zip(shown) {
                 let time_ms = time_ms + 1000;
+                if let Some(late_ms) = word {
+                    events.push(Event { id, kind: 3, time_ms, late_ms, copies });
+                }
                 events.push(Event { id, kind: 2, time_ms, late_ms, copies });
                 for (kind, follow) in [(0, click), (1, buy)] {
                     if let Some((after, late_ms, copies)) = follow {
@@ -69,8 +76,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             }
             events.sort_by_key(|event| (event.time_ms + event.late_ms, event.id, event.kind));
             events
-        },
-    )
+        })
+}
+
+fn word(id: u64) -> Word<'static> {
+    Word { id, schema: 3, version: id % 3, data_time_ms: 1000, logits: &[0, 1, 2, 3] }
 }
 
 fn features(id: u64) -> Vec<u8> {
@@ -78,7 +88,7 @@ fn features(id: u64) -> Vec<u8> {
 }
 
 fn topics(log: &dyn Log) {
-    for topic in ["impressions", "feedback", "examples", "corrections"] {
+    for topic in ["impressions", "words", "feedback", "examples", "corrections"] {
         log.create(topic, TopicOptions { segment_bytes: 500, sync: Sync::Never, ..TopicOptions::default() })
             .unwrap();
     }
@@ -91,7 +101,10 @@ fn fill(log: &dyn Log, events: &[Event]) {
     for event in events {
         for _ in 0..event.copies {
             let mut payload = Vec::new();
-            if event.kind == 2 {
+            if event.kind == 3 {
+                word(event.id).encode(&mut payload);
+                write("words", event.time_ms, &payload);
+            } else if event.kind == 2 {
                 Impression { id: event.id, features: &features(event.id) }.encode(&mut payload);
                 write("impressions", event.time_ms, &payload);
             } else {
@@ -100,10 +113,8 @@ fn fill(log: &dyn Log, events: &[Event]) {
             }
         }
     }
-    // Far in the future, so that everything closes; its own window stays open.
-    let mut payload = Vec::new();
-    Impression { id: 0, features: b"" }.encode(&mut payload);
-    write("impressions", 20_000, &payload);
+    // Far in the future, so that everything closes.
+    write("impressions", 20_000, TICK);
 }
 
 fn all(log: &dyn Log, topic: &str) -> Vec<Vec<u8>> {
@@ -153,6 +164,9 @@ proptest! {
             prop_assert_eq!(u64::from_le_bytes(time.try_into().unwrap()), time_ms);
             prop_assert_eq!(example.labels, labels, "labels of {}", example.id);
             prop_assert_eq!(example.features, features(example.id));
+            prop_assert_eq!(example.known, if labels & 1 == 1 { 3 } else { 1 });
+            let told = events.iter().any(|event| event.kind == 3 && event.id == example.id);
+            prop_assert_eq!(example.word, told.then(|| word(example.id)));
         }
         let late: u32 = want.values().map(|(_, labels, late)| (late & !labels).count_ones()).sum();
         prop_assert_eq!(corrections.len() as u32, late);
@@ -265,7 +279,7 @@ fn a_record_that_is_none_is_named() {
     log.append("feedback", 0, &[Record { time_ms: 1, payload: b"short" }]).unwrap();
     let mut runner = Runner::open(Arc::clone(&log), wiring(10), Joiner::new(options(0))).unwrap();
     let error = runner.turn().unwrap_err().to_string();
-    assert_eq!(error, "input 1, record 0: it is no feedback");
+    assert_eq!(error, "input 2, record 0: it is no feedback");
 }
 
 /// The same on NATS: the server is killed again and again while the joiner runs, and the joiner is opened anew each time

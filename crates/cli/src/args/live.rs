@@ -1,0 +1,221 @@
+//! Arguments of the commands around an event log.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::Args;
+
+/// Which event log.
+#[derive(Debug, Clone, Args)]
+pub struct LogArguments {
+    /// The event log: dir:PATH, or nats://HOST:PORT/PREFIX (also tls://, and USER:PASSWORD@ before the host).
+    pub log: String,
+    /// How to get into a NATS server.
+    #[command(flatten)]
+    pub entry: EntryArguments,
+}
+
+/// How to get into a NATS server.
+#[derive(Debug, Clone, Default, Args)]
+pub struct EntryArguments {
+    /// A NATS credentials file, as `nsc` makes them.
+    #[arg(long, value_name = "FILE")]
+    pub nats_credentials: Option<PathBuf>,
+    /// Certificates of a NATS server to trust beside the system's.
+    #[arg(long, value_name = "FILE")]
+    pub nats_ca: Option<PathBuf>,
+    /// Copies of every stream in a NATS cluster.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nats_replicas: usize,
+}
+
+/// `campanile join`.
+///
+/// Reads the topics `impressions`, `feedback` and `words` of an event log in the order of their time and writes one
+/// example for each impression to `examples`, when the longest window is over; feedback that comes later goes to
+/// `corrections`. Killed at any moment and started again, it goes on as if nothing had happened. See docs/live.md.
+///
+///   campanile join dir:runs/log --task click=30m --task conversion=24h,given=click
+#[derive(Debug, Args)]
+pub struct JoinArguments {
+    /// The event log.
+    #[command(flatten)]
+    pub log: LogArguments,
+    /// A task and its window, in the order in which feedback numbers them: NAME=WINDOW[,given=OTHER]. With `given`, the
+    /// label is absent where the other task's is not 1.
+    #[arg(long = "task", value_name = "TASK", required = true)]
+    pub tasks: Vec<TaskWindow>,
+    /// How much later than others a record may come without being late.
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub disorder: Time,
+    /// How long a closed impression is remembered, to recognise repetitions and late feedback.
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    pub remember: Time,
+    /// Memory for features of open impressions; what does not fit is read again from the log.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    pub features_mib: usize,
+    /// When to end.
+    #[command(flatten)]
+    pub ending: EndArguments,
+    /// Write what was done as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `campanile augment-stream`.
+///
+/// Lets the current version of a teacher score every impression of an event log once, while its labels are awaited,
+/// and writes what it says to the topic `words`, from where `join` takes it. Impressions whose windows have closed are
+/// passed over. Never more than one version scores one turn; a newer one is taken up with the next.
+///
+///   campanile augment-stream dir:runs/log --registry registry --model teacher --window 30m
+#[derive(Debug, Args)]
+pub struct AugmentStreamArguments {
+    /// The event log.
+    #[command(flatten)]
+    pub log: LogArguments,
+    /// The registry.
+    #[arg(long, value_name = "DIR")]
+    pub registry: PathBuf,
+    /// The teacher's name in the registry.
+    #[arg(long, value_name = "NAME")]
+    pub model: String,
+    /// Impressions older than the newest by more than this are passed over: the longest window of `join`.
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub window: Time,
+    /// How long ids are remembered, to recognise impressions that come again.
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    pub remember: Time,
+    /// When to end.
+    #[command(flatten)]
+    pub ending: EndArguments,
+    /// Write what was done as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `campanile live`.
+///
+/// Runs the whole loop in one process and with no other software: a synthetic world's traffic arrives, students answer
+/// it, features are logged, clicks and late conversions come back, examples are joined, a teacher scores each impression
+/// once, teacher and students train on what comes and are published, and students take up what was published. A page
+/// shows whether the teacher helps. Interrupt it to end; started again, it goes on. See docs/live.md.
+#[derive(Debug, Args)]
+pub struct LiveArguments {
+    /// The file with the loop, the teacher and the students; examples/live.toml is one.
+    pub file: PathBuf,
+    /// Where everything goes, instead of live.directory.
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Where the page is shown, instead of live.page; port 0 takes any that is free.
+    #[arg(long, value_name = "ADDRESS")]
+    pub page: Option<std::net::SocketAddr>,
+    /// Seconds of the stream in a second, instead of live.speed; 0 means as fast as the models can take it.
+    #[arg(long, value_name = "X")]
+    pub speed: Option<f64>,
+    /// End after this time, as if interrupted.
+    #[arg(long = "for", value_name = "TIME")]
+    pub duration: Option<Time>,
+    /// Write what the page shows at the end as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// When a stage ends.
+#[derive(Debug, Clone, Default, Args)]
+pub struct EndArguments {
+    /// End when everything that is there is done, instead of waiting for more.
+    #[arg(long)]
+    pub stop_at_end: bool,
+}
+
+/// Training on a stream.
+#[derive(Debug, Clone, Default, Args)]
+pub struct StreamArguments {
+    /// Train on the examples of this event log (dir:PATH or nats://HOST:PORT/PREFIX), in order, once, for as long as
+    /// they come; interrupt it to end. The cursor is in the checkpoints.
+    #[arg(long, value_name = "LOG")]
+    pub stream: Option<String>,
+    /// With --stream: end when no whole batch is left, instead of waiting for more.
+    #[arg(long, requires = "stream")]
+    pub stop_at_end: bool,
+    /// How to get into a NATS server.
+    #[command(flatten)]
+    pub entry: EntryArguments,
+}
+
+/// A time with its unit, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time {
+    /// Milliseconds.
+    pub ms: u64,
+}
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Time, String> {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let ms = match unit {
+            "ms" => 1.0,
+            "s" => 1e3,
+            "m" => 60e3,
+            "h" => 3600e3,
+            "d" => 86400e3,
+            _ => return Err(format!("`{text}` has no unit that is known; write 500ms, 30s, 5m, 24h or 7d")),
+        };
+        let number: f64 = number.parse().map_err(|_| format!("`{text}` does not begin with a number"))?;
+        Ok(Time { ms: (number * ms) as u64 })
+    }
+}
+
+/// A task and its window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskWindow {
+    /// The task.
+    pub name: String,
+    /// How long its feedback counts.
+    pub window: Time,
+    /// The task without which its label has no meaning.
+    pub given: Option<String>,
+}
+
+impl FromStr for TaskWindow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TaskWindow, String> {
+        let shape = || format!("`{text}` is not NAME=WINDOW or NAME=WINDOW,given=OTHER");
+        let (name, rest) = text.split_once('=').ok_or_else(shape)?;
+        let (window, given) = match rest.split_once(',') {
+            None => (rest, None),
+            Some((window, given)) => {
+                (window, Some(given.strip_prefix("given=").ok_or_else(shape)?.to_owned()))
+            }
+        };
+        Ok(TaskWindow { name: name.to_owned(), window: window.parse()?, given })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_tasks_are_read_or_refused_with_words() {
+        assert_eq!("1.5m".parse(), Ok(Time { ms: 90_000 }));
+        assert!("5".parse::<Time>().unwrap_err().contains("unit"));
+        assert!("fives".parse::<Time>().is_err());
+        let task: TaskWindow = "buy=1d,given=click".parse().unwrap();
+        assert_eq!((task.window.ms, task.given.as_deref()), (86_400_000, Some("click")));
+        assert!("buy:1d".parse::<TaskWindow>().unwrap_err().contains("NAME=WINDOW"));
+    }
+}

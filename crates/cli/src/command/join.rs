@@ -1,0 +1,118 @@
+//! `campanile join`: impressions and what followed them become examples.
+
+use anyhow::{Context, Result, bail};
+use campanile_stream::{
+    join::{JoinOptions, Joiner},
+    log::Log,
+    records::{Schema, Schemas, declare},
+    stage::Wiring,
+    topics::{CORRECTIONS, EXAMPLES, FEEDBACK, IMPRESSIONS, WORDS},
+};
+use serde_json::json;
+
+use crate::{
+    args::live::{JoinArguments, TaskWindow},
+    command::write_report,
+    format,
+    stage::{self, Stretch, place},
+};
+
+/// The most tasks: a label is a bit of 32.
+const TASKS_MAX: usize = 32;
+
+/// Runs the command.
+pub fn run(arguments: &JoinArguments) -> Result<()> {
+    let options = join_options(arguments)?;
+    let names = Schema::new(arguments.tasks.iter().map(|task| task.name.as_str()));
+    let stop = stage::stop(&arguments.ending)?;
+    let stretch = Stretch { log: &arguments.log, wiring: wiring(), stop: &stop, quiet: arguments.quiet };
+    let make = |log: std::sync::Arc<dyn Log>| {
+        name_tasks(&*log, &names)?;
+        Ok(Joiner::new(options.clone()))
+    };
+    let joiner = stage::run(&stretch, make, |_| Ok(()), line)?;
+    let counts = joiner.counts();
+    if !arguments.quiet {
+        println!("{}", line(&joiner));
+    }
+    let report = json!({
+        "command": "join",
+        "tasks": names.names(),
+        "impressions": counts.impressions,
+        "repeated": counts.repeated,
+        "feedback": counts.feedback,
+        "orphans": counts.orphans,
+        "examples": counts.examples,
+        "with_word": counts.with_word,
+        "words_dropped": counts.words_dropped,
+        "corrections": counts.corrections,
+        "open": joiner.open_count(),
+        "time_ms": joiner.now_ms(),
+    });
+    write_report(arguments.report.as_deref(), &report)
+}
+
+/// What a joiner reads and writes.
+pub fn wiring() -> Wiring {
+    Wiring {
+        name: "join".to_owned(),
+        inputs: vec![place(IMPRESSIONS), place(WORDS), place(FEEDBACK)],
+        outputs: vec![place(EXAMPLES), place(CORRECTIONS)],
+        limit: stage::TURN,
+        save_every: stage::SAVE_EVERY,
+    }
+}
+
+fn join_options(arguments: &JoinArguments) -> Result<JoinOptions> {
+    if arguments.tasks.len() > TASKS_MAX {
+        bail!("{} tasks are named with --task, and {TASKS_MAX} can be", arguments.tasks.len());
+    }
+    Ok(JoinOptions {
+        windows_ms: arguments.tasks.iter().map(|task| task.window.ms).collect(),
+        given: given(&arguments.tasks)?,
+        disorder_ms: arguments.disorder.ms,
+        remember_ms: arguments.remember.ms,
+        features_bytes_max: arguments.features_mib << 20,
+        impression_inputs: 1,
+        word_inputs: 1,
+    })
+}
+
+/// By task, the place of the one that it depends on.
+fn given(tasks: &[TaskWindow]) -> Result<Vec<Option<u16>>> {
+    let place = |task: &TaskWindow| {
+        let Some(given) = &task.given else { return Ok(None) };
+        let place = tasks.iter().position(|other| other.name == *given && other.name != task.name);
+        let place = place.with_context(|| {
+            format!("--task {}: `{given}` is no other task; name it with a --task of its own", task.name)
+        })?;
+        Ok(Some(place as u16))
+    };
+    tasks.iter().map(place).collect()
+}
+
+/// Notes the names of the tasks beside the examples, or compares them with those that are there.
+pub fn name_tasks(log: &dyn Log, names: &Schema) -> Result<()> {
+    match Schemas::newest(log, EXAMPLES, 0)? {
+        Some(found) if found != *names => bail!(
+            "the examples of this log have the tasks `{}`, and --task says `{}`; use another log for other tasks",
+            found.names().join("`, `"),
+            names.names().join("`, `")
+        ),
+        _ => Ok(declare(log, EXAMPLES, 0, names)?),
+    }
+}
+
+fn line(joiner: &Joiner) -> String {
+    let counts = joiner.counts();
+    format!(
+        "{} impressions, {} feedback: {} examples, {} with a teacher's word; {} open, {} corrections, {} repeated",
+        format::count(counts.impressions),
+        format::count(counts.feedback),
+        format::count(counts.examples),
+        format::count(counts.with_word),
+        format::count(joiner.open_count() as u64),
+        format::count(counts.corrections),
+        format::count(counts.repeated),
+    )
+}

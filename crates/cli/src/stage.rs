@@ -1,0 +1,126 @@
+//! Running a stage of an event log: until it is told to stop, through brokers that go away and come back.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use campanile_live::{End, Stop, on_signal};
+use campanile_stream::{
+    log::{Limit, Log, LogError, TopicOptions, address},
+    stage::{Place, Runner, Stage, StageError, Wiring},
+    topics,
+};
+
+use crate::args::live::{EndArguments, EntryArguments, LogArguments};
+
+/// How long a stage waits when there is nothing to do.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long it waits for a broker before it tries again.
+const BROKER_PAUSE: Duration = Duration::from_secs(1);
+/// Between two lines of progress.
+const LINE_PAUSE: Duration = Duration::from_secs(10);
+/// What one turn reads of each input at most.
+pub const TURN: Limit = Limit { records: 4096, bytes: 4 << 20 };
+/// Turns between two saved states.
+pub const SAVE_EVERY: u64 = 50;
+
+/// Opens a log and makes the topics of the loop in it.
+pub fn open_log(address: &str, entry: &EntryArguments) -> Result<Arc<dyn Log>> {
+    let entry = address::Entry {
+        credentials: entry.nats_credentials.clone(),
+        root_certificates: entry.nats_ca.clone(),
+        replicas: entry.nats_replicas,
+    };
+    let log = address::open(address, &entry)?;
+    topics::create(&*log, TopicOptions::default())?;
+    Ok(log)
+}
+
+/// A wish to stop, which an interrupt makes.
+pub fn stop(ending: &EndArguments) -> Result<Arc<Stop>> {
+    let stop = Arc::new(Stop::new(if ending.stop_at_end { End::AtEnd } else { End::Never }));
+    on_signal(&stop).context("cannot listen for interrupts")?;
+    Ok(stop)
+}
+
+/// Partition 0 of a topic.
+pub fn place(topic: &str) -> Place {
+    Place { topic: topic.to_owned(), partition: 0 }
+}
+
+/// How a stage is run here.
+pub struct Stretch<'a> {
+    /// The log.
+    pub log: &'a LogArguments,
+    /// The stage's name, inputs and outputs.
+    pub wiring: Wiring,
+    /// When to end.
+    pub stop: &'a Stop,
+    /// Whether it says how it is doing.
+    pub quiet: bool,
+}
+
+/// Whether an error is a broker's, and goes away by itself.
+fn is_brokers(error: &anyhow::Error) -> bool {
+    let of_stage = matches!(error.downcast_ref(), Some(StageError::Log(LogError::Remote { .. })));
+    of_stage || matches!(error.downcast_ref(), Some(LogError::Remote { .. }))
+}
+
+/// Runs a stage, made anew whenever the log went away, until it is to end; `ready` says what it waits for before a
+/// turn, and `line` how it is doing. Returns the stage as it is then.
+pub fn run<S: Stage>(
+    stretch: &Stretch<'_>,
+    make: impl Fn(Arc<dyn Log>) -> Result<S>,
+    ready: impl Fn(&S) -> Result<(), String>,
+    line: impl Fn(&S) -> String,
+) -> Result<S> {
+    // A log that was never there is a mistake; one that was there comes back.
+    let mut log = Some(open_log(&stretch.log.log, &stretch.log.entry)?);
+    loop {
+        let opened = match log.take() {
+            Some(log) => Ok(log),
+            None => open_log(&stretch.log.log, &stretch.log.entry),
+        };
+        match opened.and_then(|log| run_once(stretch, log, &make, &ready, &line)) {
+            Err(error) if is_brokers(&error) && stretch.stop.end() < End::Now => {
+                if !stretch.quiet {
+                    eprintln!("{error:#}; trying again");
+                }
+                stretch.stop.wait(BROKER_PAUSE);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn run_once<S: Stage>(
+    stretch: &Stretch<'_>,
+    log: Arc<dyn Log>,
+    make: &impl Fn(Arc<dyn Log>) -> Result<S>,
+    ready: &impl Fn(&S) -> Result<(), String>,
+    line: &impl Fn(&S) -> String,
+) -> Result<S> {
+    let stage = make(Arc::clone(&log))?;
+    let mut runner = Runner::open(log, stretch.wiring.clone(), stage)?;
+    let mut last: Option<Instant> = None;
+    let mut told: Option<String> = None;
+    loop {
+        let waits_for = ready(runner.stage()).err();
+        if waits_for != told && !stretch.quiet {
+            waits_for.iter().for_each(|words| eprintln!("waiting: {words}"));
+            told.clone_from(&waits_for);
+        }
+        let moved = waits_for.is_none() && stretch.stop.end() < End::Now && runner.turn()?;
+        if !stretch.quiet && last.is_none_or(|last| last.elapsed() >= LINE_PAUSE) && moved {
+            eprintln!("{}", line(runner.stage()));
+            last = Some(Instant::now());
+        }
+        let end = if moved { stretch.stop.end() } else { stretch.stop.wait(PAUSE) };
+        if end == End::Now || end == End::AtEnd && !moved {
+            runner.save()?;
+            return Ok(runner.into_stage());
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! What the page shows: the models' metrics over time, the teacher, and how far behind every stage is.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use campanile_train::scores::TaskScores;
+use serde_json::{Value, json};
+
+use crate::{
+    file::{LiveFile, Role},
+    watch::Seen,
+};
+
+/// Points of a line; when they are full, every second one goes, so that the whole run stays in sight.
+const POINTS_MAX: usize = 600;
+
+/// What is known of a loop, for the page and the report.
+pub struct Board {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    tasks: Vec<String>,
+    models: Vec<Model>,
+    stages: Vec<StageLine>,
+    teacher: Option<Seen>,
+    stream_ms: u64,
+    speed_wanted: f64,
+    speed: f64,
+    held_back: bool,
+    state: &'static str,
+    /// One point in so many is kept.
+    every: u64,
+    ticks: u64,
+}
+
+struct Model {
+    name: String,
+    role: Role,
+    step: u64,
+    examples: u64,
+    window: Vec<TaskScores>,
+    running: Vec<TaskScores>,
+    published: Option<Published>,
+    points: VecDeque<Point>,
+}
+
+/// A published version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// Its number.
+    pub version: u64,
+    /// The time of the newest example that it was trained on.
+    pub data_time_ms: Option<i64>,
+}
+
+/// How far a stage is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StageLine {
+    /// Its name.
+    pub name: String,
+    /// Records that wait for it.
+    pub waiting: u64,
+    /// How far behind the newest record of the stream it is, in milliseconds of the stream; unknown for some.
+    pub behind_ms: Option<u64>,
+    /// Records a second.
+    pub rate: f64,
+}
+
+#[derive(Clone)]
+struct Point {
+    stream_ms: u64,
+    /// By task: NE and calibration over the window.
+    tasks: Vec<(Option<f64>, Option<f64>)>,
+}
+
+impl Board {
+    /// A loop that has done nothing.
+    pub fn new(file: &LiveFile) -> Board {
+        let model = |member: &crate::file::Member| Model {
+            name: member.name.clone(),
+            role: member.role,
+            step: 0,
+            examples: 0,
+            window: Vec::new(),
+            running: Vec::new(),
+            published: None,
+            points: VecDeque::new(),
+        };
+        let inner = Inner {
+            tasks: file.world.label_names().iter().map(|&task| task.to_owned()).collect(),
+            models: file.members.iter().map(model).collect(),
+            stages: Vec::new(),
+            teacher: None,
+            stream_ms: 0,
+            speed_wanted: file.settings.speed,
+            speed: 0.0,
+            held_back: false,
+            state: "starting",
+            every: 1,
+            ticks: 0,
+        };
+        Board { inner: Mutex::new(inner) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A model has trained so far.
+    pub fn trained(
+        &self,
+        model: usize,
+        step: u64,
+        examples: u64,
+        scores: impl FnOnce() -> (Vec<TaskScores>, Vec<TaskScores>),
+    ) {
+        let scores = scores();
+        let model = &mut self.lock().models[model];
+        (model.step, model.examples) = (step, examples);
+        (model.window, model.running) = scores;
+    }
+
+    /// A model has trained so far, and nothing else is to be said.
+    pub fn moved(&self, model: usize, step: u64, examples: u64) {
+        let model = &mut self.lock().models[model];
+        (model.step, model.examples) = (step, examples);
+    }
+
+    /// Examples that the slowest model has trained on.
+    pub fn examples_of_slowest(&self) -> u64 {
+        self.lock().models.iter().map(|model| model.examples).min().unwrap_or(0)
+    }
+
+    /// Examples that each model has trained on.
+    pub fn examples_by_model(&self) -> Vec<(String, u64)> {
+        self.lock().models.iter().map(|model| (model.name.clone(), model.examples)).collect()
+    }
+
+    /// The state of the loop in a word.
+    pub fn set_state(&self, state: &'static str) {
+        self.lock().state = state;
+    }
+
+    /// The stream is at this time, and passes so many seconds in a second.
+    pub fn set_time(&self, stream_ms: u64, speed: f64, held_back: bool) {
+        let mut inner = self.lock();
+        (inner.stream_ms, inner.speed, inner.held_back) = (stream_ms, speed, held_back);
+    }
+
+    /// What is published of each model, and how far every stage is; adds a point to every line.
+    pub fn tick(&self, published: Vec<Option<Published>>, stages: Vec<StageLine>, teacher: Seen) {
+        let mut inner = self.lock();
+        inner.stages = stages;
+        inner.teacher = Some(teacher);
+        inner.ticks += 1;
+        let (adds, stream_ms, tasks) =
+            (inner.ticks.is_multiple_of(inner.every), inner.stream_ms, inner.tasks.clone());
+        for (model, published) in inner.models.iter_mut().zip(published) {
+            model.published = published;
+            if adds && !model.window.is_empty() {
+                let values = |task: &String| {
+                    let scores = model.window.iter().find(|scores| scores.task == *task);
+                    (scores.and_then(|s| s.values.ne), scores.and_then(|s| s.values.calibration))
+                };
+                let tasks = tasks.iter().map(values).collect();
+                model.points.push_back(Point { stream_ms, tasks });
+            }
+        }
+        if inner.models.iter().any(|model| model.points.len() >= POINTS_MAX) {
+            inner.every *= 2;
+            for model in &mut inner.models {
+                let mut place = 0;
+                model.points.retain(|_| {
+                    place += 1;
+                    place % 2 == 0
+                });
+            }
+        }
+    }
+
+    /// Everything, for the page and the report.
+    pub fn to_json(&self) -> Value {
+        let inner = self.lock();
+        let role = |role| match role {
+            Role::Teacher => "teacher",
+            Role::Student => "student",
+            Role::Twin => "twin",
+        };
+        let models: Vec<Value> = inner
+            .models
+            .iter()
+            .map(|model| {
+                json!({
+                    "name": model.name,
+                    "role": role(model.role),
+                    "step": model.step,
+                    "examples": model.examples,
+                    "window": by_task(&inner.tasks, &model.window),
+                    "running": by_task(&inner.tasks, &model.running),
+                    "version": model.published.map(|published| published.version),
+                    "fresh_seconds": model.published.and_then(|published| published.data_time_ms)
+                        .map(|ms| (inner.stream_ms as i64).saturating_sub(ms) as f64 / 1000.0),
+                    "points": model.points.iter().map(|point| json!([
+                        point.stream_ms as f64 / 1000.0,
+                        point.tasks.iter().map(|(ne, _)| *ne).collect::<Vec<_>>(),
+                        point.tasks.iter().map(|(_, calibration)| *calibration).collect::<Vec<_>>(),
+                    ])).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let stages = inner.stages.iter().map(|stage| {
+            let StageLine { name, waiting, behind_ms, rate } = stage;
+            let behind = behind_ms.map(|ms| ms as f64 / 1000.0);
+            json!({ "name": name, "waiting": waiting, "behind_seconds": behind, "rate": rate })
+        });
+        let teacher = inner.teacher.as_ref().map(|seen| {
+            let ages = seen.ages.iter().filter(|(_, values)| values.count > 0).map(|(upto, values)| {
+                let upto = (*upto < u64::MAX).then_some(*upto);
+                json!({ "upto_seconds": upto, "count": values.count, "ne": values.ne, "calibration": values.calibration })
+            });
+            let tasks = inner.tasks.iter().zip(&seen.tasks);
+            let tasks = tasks.map(|(task, values)| {
+                json!({ "task": task, "ne": values.ne, "calibration": values.calibration, "count": values.count })
+            });
+            json!({ "coverage": seen.coverage, "age_seconds": seen.age_seconds,
+                    "tasks": tasks.collect::<Vec<_>>(), "ages": ages.collect::<Vec<_>>() })
+        });
+        json!({
+            "state": inner.state,
+            "tasks": inner.tasks,
+            "stream_seconds": inner.stream_ms as f64 / 1000.0,
+            "speed": inner.speed,
+            "speed_wanted": inner.speed_wanted,
+            "held_back": inner.held_back,
+            "models": models,
+            "stages": stages.collect::<Vec<_>>(),
+            "teacher": teacher,
+            "transfer": transfer(&inner),
+        })
+    }
+}
+
+fn by_task(tasks: &[String], scores: &[TaskScores]) -> Vec<Value> {
+    let of = |task: &String| scores.iter().find(|scores| scores.task == *task);
+    let one = |task: &String| match of(task) {
+        None => Value::Null,
+        Some(scores) => json!({ "ne": scores.values.ne, "calibration": scores.values.calibration,
+            "auc": scores.values.auc, "count": scores.values.count, "label_rate": scores.values.label_rate }),
+    };
+    tasks.iter().map(one).collect()
+}
+
+/// By student and task, over the window: what it gains over its twin, what the teacher has over the twin, and the share
+/// of that which reached the student.
+fn transfer(inner: &Inner) -> Vec<Value> {
+    let ne = |model: &Model, task: &String| {
+        model.window.iter().find(|scores| scores.task == *task).and_then(|scores| scores.values.ne)
+    };
+    let mut lines = Vec::new();
+    for student in inner.models.iter().filter(|model| model.role == Role::Student) {
+        let alone = format!("{}.alone", student.name);
+        let Some(twin) = inner.models.iter().find(|model| model.name == alone) else { continue };
+        for (place, task) in inner.tasks.iter().enumerate() {
+            let (Some(with), Some(without)) = (ne(student, task), ne(twin, task)) else { continue };
+            let gain = (without - with) / without;
+            let teacher = inner.teacher.as_ref().and_then(|seen| seen.tasks.get(place)?.ne);
+            let room = teacher.map(|teacher| (without - teacher) / without);
+            // A teacher that is no better than the twin has nothing to give, and a ratio says nothing.
+            let ratio = room.filter(|room| *room > 0.001).map(|room| gain / room);
+            lines.push(json!({ "student": student.name, "task": task, "gain": gain, "teacher_gain": room, "ratio": ratio }));
+        }
+    }
+    lines
+}

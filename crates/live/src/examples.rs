@@ -1,0 +1,311 @@
+//! Examples of the log as batches: what a run trains on when it trains on a stream.
+//!
+//! A batch is always `batch_size` examples, those that follow the last batch's in the log, so what a step trains on
+//! follows from where the first one began and not from when examples came. What is left at the end waits for the next run.
+//!
+//! All ranks are threads and read the log, each keeping its own samples. Whether there is another batch is for rank 0
+//! to say: it alone looks at the end of the log and at the [`Stop`], and the others follow it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use campanile_data::{Transforms, logged::LoggedRows};
+use campanile_kernels::half::f32_from_f16;
+use campanile_spec::{Batch, config::Run, data::DataSpec};
+use campanile_stream::{
+    log::{Limit, Log, LogError, Records, Stored},
+    records::{Example, Schemas, Word},
+    topics::{EXAMPLES, IMPRESSIONS, WORDS},
+};
+use campanile_train::{
+    TrainError,
+    loader::{Feed, LocalBatch, Mark, Source},
+    run::Stream,
+};
+
+use crate::{End, Stop};
+
+/// How long to wait before looking for more examples.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long to wait before a broker is asked again.
+const BROKER_PAUSE: Duration = Duration::from_millis(250);
+/// Bytes of examples that are read at once.
+const READ_BYTES: usize = 8 << 20;
+
+/// The examples of a log for one job.
+pub struct Examples {
+    log: Arc<dyn Log>,
+    data: DataSpec,
+    transforms: Transforms,
+    tasks: Vec<String>,
+    /// Whether the job has a use for a teacher's words.
+    listens: bool,
+    stop: Arc<Stop>,
+    front: Arc<Front>,
+}
+
+impl Examples {
+    /// For a job, with the transforms of its data.
+    pub fn new(log: Arc<dyn Log>, run: &Run, transforms: &Transforms, stop: Arc<Stop>) -> Examples {
+        Examples {
+            log,
+            data: run.data.clone(),
+            transforms: transforms.clone(),
+            tasks: run.model.tasks.iter().map(|task| task.name.clone()).collect(),
+            listens: run.distil.listens(),
+            stop,
+            front: Arc::default(),
+        }
+    }
+}
+
+impl Stream for Examples {
+    fn source(&self, feed: Feed, first_step: u64, mark: Mark) -> Result<Box<dyn Source>, TrainError> {
+        if feed.rank == 0 {
+            self.front.say(|said| *said = Said { confirmed: first_step, ..Said::default() });
+        }
+        Ok(Box::new(ExampleSource {
+            log: Arc::clone(&self.log),
+            rows: LoggedRows::new(&self.data, self.transforms.clone())?,
+            tasks: self.tasks.clone(),
+            task_places: Vec::new(),
+            columns: None,
+            columns_known: Schemas::default(),
+            labels: Vec::new(),
+            words: self.listens.then(|| Words::new(self.tasks.clone())),
+            records: Records::default(),
+            stop: Arc::clone(&self.stop),
+            front: Arc::clone(&self.front),
+            feed,
+            mark,
+        }))
+    }
+}
+
+/// What rank 0 has said to the others.
+#[derive(Default)]
+struct Front {
+    said: Mutex<Said>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Said {
+    /// Batches of steps before this one are all there.
+    confirmed: u64,
+    /// There is no batch of this step.
+    ended: Option<u64>,
+    /// Why rank 0 gave up.
+    failed: Option<String>,
+}
+
+impl Front {
+    fn say(&self, change: impl FnOnce(&mut Said)) {
+        change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
+        self.more.notify_all();
+    }
+
+    /// Waits for the word on a step.
+    fn wait(&self, step: u64, nobody_waits: &AtomicBool) -> Result<bool, TrainError> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if said.confirmed > step {
+                return Ok(true);
+            }
+            if let Some(problem) = &said.failed {
+                return Err(TrainError::Stream(format!("rank 0 cannot read the stream: {problem}")));
+            }
+            if said.ended.is_some_and(|ended| ended <= step) || nobody_waits.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            said = self.more.wait_timeout(said, PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A teacher's words on the samples of a batch.
+struct Words {
+    tasks: Vec<String>,
+    known: Schemas,
+    /// By schema of the teacher's tasks: the place of each of the job's.
+    places: BTreeMap<u32, Vec<Option<usize>>>,
+    /// `[task][sample]`, NaN where it said nothing.
+    logits: Vec<Vec<f32>>,
+    /// Seconds from the newest example that the teacher had seen.
+    delays: Vec<f32>,
+}
+
+impl Words {
+    fn new(tasks: Vec<String>) -> Words {
+        let logits = vec![Vec::new(); tasks.len()];
+        Words { tasks, known: Schemas::default(), places: BTreeMap::new(), logits, delays: Vec::new() }
+    }
+
+    fn clear(&mut self) {
+        self.logits.iter_mut().for_each(Vec::clear);
+        self.delays.clear();
+    }
+
+    fn push(&mut self, log: &dyn Log, word: Option<&Word<'_>>, time_ms: i64) -> Result<(), String> {
+        let Some(word) = word else {
+            self.logits.iter_mut().for_each(|task| task.push(f32::NAN));
+            self.delays.push(f32::NAN);
+            return Ok(());
+        };
+        if !self.places.contains_key(&word.schema) {
+            let schema = self.known.find(log, WORDS, 0, word.schema).map_err(|error| error.to_string())?;
+            let schema = schema
+                .ok_or_else(|| format!("its teacher's tasks, schema {:08x}, are not known", word.schema))?;
+            let places = self.tasks.iter().map(|task| schema.place(task)).collect();
+            self.places.insert(word.schema, places);
+        }
+        let halves: Vec<u16> = word.halves().collect();
+        for (task, place) in self.logits.iter_mut().zip(&self.places[&word.schema]) {
+            let half = place.and_then(|place| halves.get(place));
+            task.push(half.map_or(f32::NAN, |half| f32_from_f16(*half)));
+        }
+        let age_ms = time_ms.saturating_sub(word.data_time_ms);
+        // A teacher that does not say what it has seen has no age.
+        self.delays.push(if word.data_time_ms == i64::MIN { f32::NAN } else { age_ms as f32 / 1000.0 });
+        Ok(())
+    }
+
+    fn write(&self, out: &mut Batch) {
+        out.teacher_logits.extend(self.logits.iter().flatten());
+        out.teacher_delays.extend_from_slice(&self.delays);
+    }
+}
+
+struct ExampleSource {
+    log: Arc<dyn Log>,
+    rows: LoggedRows,
+    tasks: Vec<String>,
+    /// By task of the job: its place among the tasks of the log.
+    task_places: Vec<u16>,
+    /// The schema that `rows` is set to.
+    columns: Option<u32>,
+    columns_known: Schemas,
+    labels: Vec<Option<bool>>,
+    /// What the teacher says of this rank's samples, for a job that listens.
+    words: Option<Words>,
+    records: Records,
+    stop: Arc<Stop>,
+    front: Arc<Front>,
+    feed: Feed,
+    mark: Mark,
+}
+
+impl Source for ExampleSource {
+    fn read(
+        &mut self,
+        step: u64,
+        out: &mut LocalBatch,
+        nobody_waits: &AtomicBool,
+    ) -> Result<bool, TrainError> {
+        if self.feed.rank > 0 {
+            return Ok(self.front.wait(step, nobody_waits)? && self.fill(out, nobody_waits)?);
+        }
+        let filled = self.fill(out, nobody_waits);
+        self.front.say(|said| match &filled {
+            Ok(true) => said.confirmed = step + 1,
+            Ok(false) => said.ended = Some(step),
+            Err(error) => said.failed = Some(error.to_string()),
+        });
+        filled
+    }
+}
+
+impl ExampleSource {
+    /// Reads the next examples until there are enough for a batch; false when there will not be.
+    fn fill(&mut self, out: &mut LocalBatch, nobody_waits: &AtomicBool) -> Result<bool, TrainError> {
+        let size = self.feed.batch_size;
+        let own = self.feed.grains.samples_of_rank(size, self.feed.rank, self.feed.rank_count);
+        let (mut mark, mut count) = (self.mark, 0);
+        self.rows.clear();
+        self.words.iter_mut().for_each(Words::clear);
+        while count < size {
+            let mut records = std::mem::take(&mut self.records);
+            let limit = Limit { records: size - count, bytes: READ_BYTES };
+            match self.log.read(EXAMPLES, 0, mark.next, limit, &mut records) {
+                Ok(()) => {}
+                // A broker that is away comes back; nothing is lost meanwhile.
+                Err(LogError::Remote { .. }) if self.waits(BROKER_PAUSE, nobody_waits) => continue,
+                Err(error) => return Err(TrainError::Stream(error.to_string())),
+            }
+            if records.is_empty() && !self.waits(PAUSE, nobody_waits) {
+                return Ok(false);
+            }
+            for record in records.iter() {
+                if own.contains(&count) {
+                    self.take(&record).map_err(|problem| {
+                        let offset = record.offset;
+                        TrainError::Stream(format!("topic `{EXAMPLES}`, record {offset}: {problem}"))
+                    })?;
+                }
+                mark = Mark { next: record.offset + 1, time_ms: mark.time_ms.max(record.time_ms as i64) };
+                count += 1;
+            }
+            self.records = records;
+        }
+        self.mark = mark;
+        (out.global_count, out.first, out.mark) = (size, own.start, Some(mark));
+        self.rows.write(&mut out.samples);
+        self.words.iter().for_each(|words| words.write(&mut out.samples));
+        Ok(true)
+    }
+
+    /// Waits a moment; false when there is no use in it.
+    fn waits(&self, pause: Duration, nobody_waits: &AtomicBool) -> bool {
+        // What rank 0 has confirmed is there, so the others only wait for a broker.
+        let end = if self.feed.rank == 0 { self.stop.end() } else { End::Never };
+        if end >= End::AtEnd || nobody_waits.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.stop.wait(pause);
+        true
+    }
+
+    fn take(&mut self, record: &Stored<'_>) -> Result<(), String> {
+        let example = Example::decode(record.payload).ok_or("it is no example")?;
+        if self.task_places.is_empty() {
+            self.find_tasks()?;
+        }
+        let (number, row) = example.features.split_first_chunk().ok_or("it has no features")?;
+        let number = u32::from_le_bytes(*number);
+        if self.columns != Some(number) {
+            let schema = self.columns_known.find(&*self.log, IMPRESSIONS, 0, number);
+            let schema = schema.map_err(|error| error.to_string())?;
+            let schema = schema.ok_or_else(|| format!("its columns, schema {number:08x}, are not known"))?;
+            self.rows.set_columns(schema.names()).map_err(|error| error.to_string())?;
+            self.columns = Some(number);
+        }
+        self.labels.clear();
+        self.labels.extend(self.task_places.iter().map(|task| example.label(*task)));
+        self.rows.push(row, &self.labels, record.time_ms as i64).map_err(|error| error.to_string())?;
+        match &mut self.words {
+            Some(words) => words.push(&*self.log, example.word.as_ref(), record.time_ms as i64),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the job's tasks stand in the log.
+    fn find_tasks(&mut self) -> Result<(), String> {
+        let known = Schemas::newest(&*self.log, EXAMPLES, 0).map_err(|error| error.to_string())?;
+        let known =
+            known.ok_or("the tasks of the examples are not known; were they written by `campanile join`?")?;
+        let place = |task: &String| {
+            known.place(task).map(|place| place as u16).ok_or_else(|| {
+                let names = known.names().join("`, `");
+                format!("the job's task `{task}` is none of those of the log: `{names}`")
+            })
+        };
+        self.task_places = self.tasks.iter().map(place).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+}

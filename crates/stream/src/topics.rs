@@ -1,0 +1,35 @@
+//! The topics of the live loop, by name.
+
+use crate::{
+    log::{Log, LogError, TopicOptions},
+    records::Schemas,
+};
+
+/// What was shown, with its features. Written by whoever serves.
+pub const IMPRESSIONS: &str = "impressions";
+/// What followed. Written by whoever sees it.
+pub const FEEDBACK: &str = "feedback";
+/// What a teacher says of impressions. Written by the augmentation.
+pub const WORDS: &str = "words";
+/// Impressions with labels and words. Written by the joiner.
+pub const EXAMPLES: &str = "examples";
+/// Labels that came too late. Written by the joiner.
+pub const CORRECTIONS: &str = "corrections";
+
+/// All of them, and whether names stand beside.
+const ALL: [(&str, bool); 5] =
+    [(IMPRESSIONS, true), (FEEDBACK, false), (WORDS, true), (EXAMPLES, true), (CORRECTIONS, false)];
+
+/// Makes every topic that is not there.
+///
+/// # Errors
+/// When the log fails.
+pub fn create(log: &dyn Log, options: TopicOptions) -> Result<(), LogError> {
+    for (topic, has_schema) in ALL {
+        log.create(topic, options)?;
+        if has_schema {
+            Schemas::create(log, topic, options.partitions)?;
+        }
+    }
+    Ok(())
+}
