@@ -43,13 +43,14 @@ const TAG_MAX: u32 = 32_767;
 /// How the messages are cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The most bytes of one MPI message; longer ones travel in pieces. MPI counts up to 2 GiB.
+    /// The most bytes of one MPI message; longer ones travel in pieces. MPI counts up to 2 GiB, but see
+    /// [`library::EAGER_BYTES`].
     pub piece_bytes_max: usize,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { piece_bytes_max: 1 << 30 }
+        Settings { piece_bytes_max: library::EAGER_BYTES / 2 }
     }
 }
 

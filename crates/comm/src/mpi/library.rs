@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{CStr, CString, c_int, c_void},
     marker::PhantomData,
     mem::{MaybeUninit, forget},
     ptr::null_mut,
@@ -16,6 +16,20 @@ use std::{
 use mpi::ffi;
 
 use crate::Buffer;
+
+/// Messages up to this length are sent at once, without asking the receiver first.
+///
+/// Open MPI moves data only while it is called. A longer message waits for both sides to come by again and again, and
+/// while ranks compute they come by seldom. One that is sent at once goes into the kernel's buffers, and the kernel
+/// does not need us to move it on. So [`super::Settings`] cuts letters into pieces well below this length.
+pub const EAGER_BYTES: usize = 1 << 20;
+
+/// Open MPI's names for that, on networks of TCP.
+const EAGER_VARIABLES: [&CStr; 3] = [
+    c"OMPI_MCA_btl_tcp_eager_limit",
+    c"OMPI_MCA_btl_tcp_rndv_eager_limit",
+    c"OMPI_MCA_btl_tcp_max_send_size",
+];
 
 /// The initialised library.
 pub struct Library {
@@ -66,6 +80,13 @@ impl Library {
         unsafe { ffi::MPI_Initialized(&mut started) };
         if started != 0 {
             return Err(Refused("MPI was started before in this process"));
+        }
+        let eager = CString::new(EAGER_BYTES.to_string()).unwrap_or_default();
+        for variable in EAGER_VARIABLES {
+            // What the user has set stays.
+            // SAFETY: both are strings with their end, and no other thread reads the environment meanwhile: the only
+            // one waits for this one's greeting.
+            unsafe { libc::setenv(variable.as_ptr(), eager.as_ptr(), 0) };
         }
         // SAFETY: both pointers may be null since MPI 2, `provided` is a local, and MPI was not started before.
         let outcome = unsafe {
