@@ -3,6 +3,7 @@
 pub mod learning;
 #[cfg(feature = "live")]
 pub mod live;
+pub mod planning;
 pub mod publishing;
 #[cfg(feature = "serve")]
 mod serve;
@@ -45,6 +46,8 @@ pub enum Command {
     /// Answer over REST and gRPC (KServe v2) from checkpoints, following newer ones.
     #[cfg(feature = "serve")]
     Serve(Box<ServeArguments>),
+    /// Show where every table goes and why, what each rank will hold and spend, and what does not fit.
+    Plan(Box<planning::PlanArguments>),
     /// Prove on your own job that ranks, placements, pipeline and crashes change no bit.
     Verify(VerifyArguments),
     /// Put a checkpoint into a registry and make it current, if it is not worse than what is there.
@@ -244,6 +247,10 @@ pub enum BenchWhat {
     Serve(ServeBenchArguments),
     /// Scoring requests on generated data, one thread.
     Score(publishing::ScoreBenchArguments),
+    /// Memory, rows, layers and exchanges of this machine or cluster: what plans are priced with.
+    Topology(planning::TopologyBenchArguments),
+    /// Planning itself: how even, how fast, how near to the best.
+    Planner(planning::PlannerBenchArguments),
 }
 
 /// `campanile bench train`.

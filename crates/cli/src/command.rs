@@ -15,6 +15,7 @@ pub mod join;
 mod launch;
 #[cfg(feature = "live")]
 pub mod live;
+pub mod plan;
 pub mod prep;
 pub mod publish;
 pub mod rollback;

@@ -9,6 +9,7 @@ mod format;
 #[cfg(feature = "mpi")]
 mod heartbeat;
 mod job_file;
+mod measure;
 mod place;
 mod progress;
 mod publisher;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Train(arguments) => among_ranks(|place| command::train::run(&arguments, place)),
         Command::Eval(arguments) => among_ranks(|place| command::eval::run(&arguments, place)),
+        Command::Plan(arguments) => among_ranks(|place| command::plan::run(&arguments, place)),
         Command::Bench(arguments) => among_ranks(|place| command::bench::run(&arguments, place)),
         Command::Prep(arguments) => alone("prep", || command::prep::run(&arguments)),
         Command::Augment(arguments) => alone("augment", || command::augment::run(&arguments)),

@@ -36,8 +36,8 @@ const VECTORS: usize = 2;
 const GRADIENTS: usize = 3;
 const UPDATE: usize = 4;
 
-/// Exchanges of a step: ids, vectors, gradients, dense gradients and weights, and two agreements.
-const EXCHANGES: f64 = 7.0;
+/// Exchanges of a step: ids, vectors, gradients, dense gradients, dense weights, predictions.
+const EXCHANGES: f64 = 6.0;
 
 /// Bytes of working memory for every id that an owner merges.
 const MERGE_BYTES_PER_ID: f64 = 16.0;
@@ -103,6 +103,8 @@ pub struct Prediction {
     pub network_seconds: f64,
     /// Exchange and update of the dense weights, on every rank.
     pub weights_seconds: f64,
+    /// Judging predictions, on the first rank; reading the input goes on beside.
+    pub rest_seconds: f64,
     /// Waiting for messages to get under way.
     pub latency_seconds: f64,
     /// Bytes of a rank that are not tables.
@@ -155,13 +157,17 @@ pub fn predict(request: &Request<'_>, plan: &Plan) -> Prediction {
     let slowest = |stage: usize| ranks.iter().map(|rank| rank.seconds[stage]).fold(0.0, f64::max);
     let exchange = slowest(IDS) + slowest(VECTORS) + slowest(GRADIENTS);
     let compute = slowest(POOL) + slowest(UPDATE) + network_seconds;
-    let step_seconds = exchange + compute + weights_seconds + latency_seconds;
-    let overlapped_seconds = compute.max(exchange + weights_seconds) + latency_seconds;
+    // All wait for the first rank, which judges the samples of all.
+    let tasks = request.model.tasks.len() as f64;
+    let rest_seconds = request.batch_size as f64 * tasks * request.topology.compute.judge_ns * 1e-9;
+    let step_seconds = exchange + compute + weights_seconds + rest_seconds + latency_seconds;
+    let overlapped_seconds = compute.max(exchange + weights_seconds) + rest_seconds + latency_seconds;
     let dense_bytes = dense_bytes(request);
     Prediction {
         ranks,
         network_seconds,
         weights_seconds,
+        rest_seconds,
         latency_seconds,
         dense_bytes,
         step_seconds,

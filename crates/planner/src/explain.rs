@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use campanile_spec::{Placement, Returns};
+use campanile_spec::{Bytes, Placement, Plan, Returns};
 
 use crate::{
     choices::{Choice, Kind, Spread},
-    estimate::{Cost, STAGES},
+    estimate::{Cost, Prediction, STAGES, placement_cost},
     plan::Planned,
-    request::Request,
+    request::{Request, Splits},
 };
 
 /// Widest bar of the picture of ranks.
@@ -20,84 +20,130 @@ const RANKS_SHOWN: usize = 32;
 /// Tables that are listed one by one; of more, the costliest are shown.
 const TABLES_SHOWN: usize = 64;
 
+/// Columns of a terminal.
+const WIDTH: usize = 100;
+
 /// The plan, explained.
 pub fn explain(request: &Request<'_>, planned: &Planned) -> String {
     let mut out = String::new();
-    head(&mut out, request, planned);
+    let (plan, prediction) = (&planned.plan, &planned.prediction);
+    head(&mut out, request, plan, prediction);
     out.push('\n');
-    tables(&mut out, request, planned);
+    let says_why = request.splits != Splits::Never;
+    tables(&mut out, request, plan, |table| says_why.then(|| why(request, planned, table)));
+    if !says_why {
+        out.push_str("no table may be split\n");
+    }
     out.push('\n');
-    ranks(&mut out, request, planned);
+    ranks(&mut out, request, prediction, &format!(" (placed by {})", planned.method.name()));
     out.push('\n');
     verdict(&mut out, request, planned);
     out
 }
 
-fn head(out: &mut String, request: &Request<'_>, planned: &Planned) {
-    let (topology, prediction) = (request.topology, &planned.prediction);
+/// What a plan costs that was made elsewhere: the same without reasons and without a bound.
+pub fn explain_prices(request: &Request<'_>, plan: &Plan, prediction: &Prediction) -> String {
+    let mut out = String::new();
+    head(&mut out, request, plan, prediction);
+    out.push('\n');
+    tables(&mut out, request, plan, |_| None);
+    out.push('\n');
+    ranks(&mut out, request, prediction, "");
+    let limit = request.topology.memory_bytes_per_rank();
+    for rank in (0..prediction.ranks.len()).filter(|&rank| prediction.memory_of(rank) > limit) {
+        let missing = Bytes(prediction.memory_of(rank) - limit);
+        let _ = writeln!(out, "rank {rank} holds {missing} more than it has");
+    }
+    out
+}
+
+fn head(out: &mut String, request: &Request<'_>, plan: &Plan, prediction: &Prediction) {
+    let topology = request.topology;
+    let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let _ = writeln!(
         out,
-        "{} tables on {} ranks ({} {} of {}), {} a rank, batches of {}",
-        planned.plan.placements.len(),
-        planned.plan.rank_count,
-        topology.hosts,
-        if topology.hosts == 1 { "host" } else { "hosts" },
+        "{} on {} ({} of {}), {} a rank, batches of {}",
+        count(plan.placements.len(), "table"),
+        count(plan.rank_count, "rank"),
+        count(topology.hosts, "host"),
         topology.ranks_per_host,
-        bytes(topology.memory_bytes_per_rank()),
+        Bytes(topology.memory_bytes_per_rank()),
         thousands(request.batch_size as u64),
     );
     let slowest = |stage: usize| prediction.ranks.iter().map(|rank| rank.seconds[stage]).fold(0.0, f64::max);
-    let mut parts: Vec<String> =
+    let stages: Vec<String> =
         STAGES.iter().enumerate().map(|(stage, name)| format!("{name} {}", time(slowest(stage)))).collect();
-    parts.push(format!("network {}", time(prediction.network_seconds)));
-    parts.push(format!("dense weights {}", time(prediction.weights_seconds)));
-    parts.push(format!("latency {}", time(prediction.latency_seconds)));
-    let _ = writeln!(out, "a step takes {}: {}", time(prediction.step_seconds), parts.join(", "));
     let _ = writeln!(
         out,
-        "with exchanges hidden behind computing, {} at best",
+        "a step takes {}; {} at best, when exchanges hide behind computing",
+        time(prediction.step_seconds),
         time(prediction.overlapped_seconds)
+    );
+    let _ = writeln!(out, "  tables   {}", stages.join(", "));
+    let _ = writeln!(
+        out,
+        "  dense    network {}, weights {}",
+        time(prediction.network_seconds),
+        time(prediction.weights_seconds)
+    );
+    let _ = writeln!(
+        out,
+        "  other    metrics {}, latency {}",
+        time(prediction.rest_seconds),
+        time(prediction.latency_seconds)
     );
     let sum = |of: fn(&Cost) -> f64| prediction.ranks.iter().map(of).sum::<f64>() as u64;
     let _ = writeln!(
         out,
-        "a step sends {} inside hosts and {} between them, for tables",
-        bytes(sum(|cost| cost.in_host_bytes)),
-        bytes(sum(|cost| cost.cross_host_bytes))
+        "  sent     {} inside hosts and {} between them, for tables",
+        Bytes(sum(|cost| cost.in_host_bytes)),
+        Bytes(sum(|cost| cost.cross_host_bytes))
     );
 }
 
-fn tables(out: &mut String, request: &Request<'_>, planned: &Planned) {
-    let ranks = planned.plan.rank_count;
-    let cost = |table: usize| planned.choices[table][planned.chosen[table]].total_time(ranks);
-    let mut order: Vec<usize> = (0..planned.chosen.len()).collect();
-    order.sort_by_key(|&table| (std::cmp::Reverse(cost(table)), table));
+fn tables(out: &mut String, request: &Request<'_>, plan: &Plan, why: impl Fn(usize) -> Option<String>) {
+    let ranks = plan.rank_count as u64;
+    let costs: Vec<(u64, u64)> = plan
+        .placements
+        .iter()
+        .enumerate()
+        .map(|(table, placement)| {
+            let cost = placement_cost(request, table, placement);
+            let sum =
+                |of: fn(&Cost) -> u64| cost.shards.iter().map(of).sum::<u64>() + of(&cost.everywhere) * ranks;
+            (sum(Cost::picoseconds), sum(|cost| cost.memory_bytes))
+        })
+        .collect();
+    let mut order: Vec<usize> = (0..costs.len()).collect();
+    order.sort_by_key(|&table| (std::cmp::Reverse(costs[table].0), table));
     let width = order.iter().map(|&t| request.model.tables[t].name.chars().count()).max().unwrap_or(0).max(5);
     let _ = writeln!(
         out,
-        "{:<width$}  {:>13}  {:>4}  {:>9}  {:<20}  {:>9}  why",
-        "table", "rows", "dim", "memory", "placement", "time"
+        "{:<width$}  {:>13}  {:>4}  {:>5}  {:>9}  {:>9}  {:<20}  {:>9}",
+        "table", "rows", "dim", "ids", "distinct", "memory", "placement", "time"
     );
     for &table in order.iter().take(TABLES_SHOWN) {
-        let spec = &request.model.tables[table];
-        let choice = &planned.choices[table][planned.chosen[table]];
-        let memory = choice.parts.iter().map(|part| part.memory).sum::<u64>()
-            + choice.everywhere.memory * ranks as u64;
+        let (spec, load) = (&request.model.tables[table], &request.loads[table]);
+        let distinct = load.distinct_rows(request.batch_size as f64).min(spec.row_count as f64);
         let _ = writeln!(
             out,
-            "{:<width$}  {:>13}  {:>4}  {:>9}  {:<20}  {:>9}  {}",
+            "{:<width$}  {:>13}  {:>4}  {:>5.1}  {:>9}  {:>9}  {:<20}  {:>9}",
             spec.name,
             thousands(spec.row_count),
             spec.dim,
-            bytes(memory),
-            where_it_is(&planned.plan.placements[table]),
-            time(cost(table) as f64 * 1e-12),
-            why(request, planned, table),
+            load.ids_per_sample,
+            thousands(distinct as u64),
+            Bytes(costs[table].1).to_string(),
+            where_it_is(&plan.placements[table]),
+            time(costs[table].0 as f64 * 1e-12),
         );
+        if let Some(why) = why(table) {
+            wrapped(out, "    ", &why);
+        }
     }
     if order.len() > TABLES_SHOWN {
         let rest = &order[TABLES_SHOWN..];
-        let time_of_rest: u64 = rest.iter().map(|&table| cost(table)).sum();
+        let time_of_rest: u64 = rest.iter().map(|&table| costs[table].0).sum();
         let _ = writeln!(
             out,
             "and {} cheaper tables, {} together",
@@ -105,6 +151,23 @@ fn tables(out: &mut String, request: &Request<'_>, planned: &Planned) {
             time(time_of_rest as f64 * 1e-12)
         );
     }
+    out.push_str("ids: of a sample; distinct: rows of a batch; memory and time: over all ranks\n");
+}
+
+/// Writes words in lines that a terminal can show, each after `indent`.
+pub(crate) fn wrapped(out: &mut String, indent: &str, words: &str) {
+    let mut line = indent.to_owned();
+    for word in words.split(' ') {
+        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(out, "{line}");
+            line = indent.to_owned();
+        }
+        if line.len() > indent.len() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{line}");
 }
 
 fn where_it_is(placement: &Placement) -> String {
@@ -124,18 +187,17 @@ fn why(request: &Request<'_>, planned: &Planned, table: usize) -> String {
     let ranks = planned.plan.rank_count;
     let (choices, taken) = (&planned.choices[table], planned.chosen[table]);
     let choice = &choices[taken];
-    let milliseconds = |choice: &Choice| choice.total_time(ranks) as f64 * 1e-12;
+    let seconds = |choice: &Choice| choice.total_time(ranks) as f64 * 1e-12;
     let cheapest = choices.iter().min_by_key(|choice| choice.total_time(ranks)).unwrap_or(choice);
     let same_kind = |a: Kind, b: Kind| std::mem::discriminant(&a) == std::mem::discriminant(&b);
     let other = choices
         .iter()
         .filter(|other| !same_kind(other.kind, choice.kind))
         .min_by_key(|other| (other.total_time(ranks), other.parts.len()));
-    let compared = other.map_or_else(String::new, |other| {
-        format!("; {} would take {}", other.kind.words(), time(milliseconds(other)))
-    });
+    let compared = other
+        .map_or_else(String::new, |other| format!("; {} takes {}", other.kind.words(), time(seconds(other))));
     let rows_travel = match (choice.kind, planned.plan.placements[table].returns) {
-        (Kind::Whole(_) | Kind::Columns { .. }, Returns::Rows) => ", each row sent once as that is less",
+        (Kind::Whole(_) | Kind::Columns { .. }, Returns::Rows) => ", every row sent once",
         _ => "",
     };
     if !request.may_split(&request.model.tables[table].name) {
@@ -145,23 +207,26 @@ fn why(request: &Request<'_>, planned: &Planned, table: usize) -> String {
         return "there is one rank".to_owned();
     }
     if choice.total_time(ranks) == cheapest.total_time(ranks) {
-        return format!("the cheapest over all ranks{rows_travel}{compared}");
+        return format!("the cheapest{rows_travel}{compared}");
     }
     let whole = &choices[0];
     let capacity = crate::plan::shape(request).capacity;
     if choice.spread != Spread::Everywhere && whole.largest_memory() > capacity {
-        return format!("whole it needs {} on one rank{rows_travel}", bytes(whole.largest_memory()));
+        return format!("whole it needs {} on one rank{rows_travel}", Bytes(whole.largest_memory()));
     }
-    format!(
-        "{} would take {} in all, but {} of it on one rank{rows_travel}",
-        cheapest.kind.words(),
-        time(milliseconds(cheapest)),
-        time(cheapest.largest_time() as f64 * 1e-12)
-    )
+    let on_one = time(cheapest.largest_time() as f64 * 1e-12);
+    if choice.parts.len() == 1 {
+        let here = time(choice.largest_time() as f64 * 1e-12);
+        return format!("rows are lent, so its rank spends {here} instead of {on_one}");
+    }
+    if cheapest.parts.len() == 1 {
+        return format!("whole it takes {on_one}, all on one rank{rows_travel}");
+    }
+    let (words, all) = (cheapest.kind.words(), time(seconds(cheapest)));
+    format!("{words} it takes {all}, but {on_one} of it on one rank{rows_travel}")
 }
 
-fn ranks(out: &mut String, request: &Request<'_>, planned: &Planned) {
-    let prediction = &planned.prediction;
+fn ranks(out: &mut String, request: &Request<'_>, prediction: &Prediction, placed: &str) {
     let (busiest, memory_of_rank) = (prediction.load_max(), request.topology.memory_bytes_per_rank());
     let count = prediction.ranks.len();
     let mut shown: Vec<usize> = (0..count).collect();
@@ -182,12 +247,12 @@ fn ranks(out: &mut String, request: &Request<'_>, planned: &Planned) {
             RANKS_SHOWN / 2
         );
     }
-    let _ = writeln!(out, "rank  {:>9}  {:<BAR$}  {:>9}  {:<BAR$}", "memory", "", "tables", "");
+    let _ = writeln!(out, "rank  {:>9}  {:<BAR$}  {:>9}", "memory", "", "tables");
     for rank in shown {
         let (memory, seconds) = (prediction.memory_of(rank), prediction.ranks[rank].total_seconds());
         let line = format!(
             "{rank:>4}  {:>9}  {:<BAR$}  {:>9}  {}",
-            bytes(memory),
+            Bytes(memory).to_string(),
             bar(memory as f64 / memory_of_rank as f64),
             time(seconds),
             bar(if busiest > 0.0 { seconds / busiest } else { 0.0 })
@@ -197,9 +262,8 @@ fn ranks(out: &mut String, request: &Request<'_>, planned: &Planned) {
     let mean = prediction.load_mean();
     let _ = writeln!(
         out,
-        "the busiest rank has {:.3} times the mean (placed by {})",
+        "the busiest rank has {:.3} times the mean{placed}",
         if mean > 0.0 { busiest / mean } else { 1.0 },
-        planned.method.name()
     );
 }
 
@@ -211,13 +275,13 @@ fn verdict(out: &mut String, request: &Request<'_>, planned: &Planned) {
         Some((table, largest)) if largest > planned.bound.mean => {
             let name = &request.model.tables[table].name;
             let reason = if request.may_split(name) { "however it is cut" } else { "as it may not be split" };
-            let _ = writeln!(
-                out,
+            let words = format!(
                 "no plan is faster than {}: table `{name}` takes that long on one rank, {reason}; all tables spread \
                  evenly would take {}",
                 time(bound),
                 time(planned.bound.mean as f64 * 1e-12)
             );
+            wrapped(out, "", &words);
         }
         _ => {
             let _ = writeln!(
@@ -251,16 +315,6 @@ pub(crate) fn time(seconds: f64) -> String {
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
         s if s > 0.0 => format!("{:.1} us", s * 1e6),
         _ => "0".to_owned(),
-    }
-}
-
-/// `3.4 MiB`.
-pub(crate) fn bytes(count: u64) -> String {
-    match count {
-        0..1024 => format!("{count} B"),
-        1024..0x10_0000 => format!("{:.1} KiB", count as f64 / 1024.0),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", count as f64 / (1u64 << 20) as f64),
-        _ => format!("{:.2} GiB", count as f64 / (1u64 << 30) as f64),
     }
 }
 

@@ -20,7 +20,7 @@ pub mod search;
 pub mod statistics;
 
 pub use estimate::{Prediction, predict};
-pub use explain::explain;
+pub use explain::{explain, explain_prices};
 pub use plan::{Planned, plan};
 pub use remedies::DoesNotFit;
 pub use request::{DenseWork, Request, Splits, Wire};

@@ -58,5 +58,6 @@ pub(crate) fn shape(request: &Request<'_>) -> Shape {
         hosts: topology.hosts,
         ranks_per_host: topology.ranks_per_host,
         capacity: topology.memory_bytes_per_rank().saturating_sub(dense_bytes(request)),
+        method: request.method,
     }
 }

@@ -5,12 +5,12 @@
 
 use std::{error::Error, fmt};
 
-use campanile_spec::{RowFormat, SparseOptimizer};
+use campanile_spec::{Bytes, RowFormat, SparseOptimizer};
 
 use crate::{
     choices::{Choice, choices},
     estimate::dense_bytes,
-    explain::{bytes, thousands},
+    explain::{thousands, wrapped},
     plan::shape,
     request::{Request, Splits},
     search::is_feasible,
@@ -53,32 +53,29 @@ impl Error for DoesNotFit {}
 
 impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, available) = (&self.table, bytes(self.available_bytes));
-        if self.is_single_part {
-            writeln!(
-                f,
-                "table `{table}` does not fit: its largest part needs {} on one rank, and a rank has {available} for \
-                 tables; {} are missing",
-                bytes(self.table_bytes),
-                bytes(self.missing_bytes)
-            )?;
+        let (table, available) = (&self.table, Bytes(self.available_bytes));
+        let (table_bytes, missing) = (Bytes(self.table_bytes), Bytes(self.missing_bytes));
+        let words = if self.is_single_part {
+            format!(
+                "table `{table}` does not fit: its largest part needs {table_bytes} on one rank, and a rank has \
+                 {available} for tables; {missing} are missing"
+            )
         } else {
-            writeln!(
-                f,
-                "the tables do not fit: they need {} over {} ranks of {available} each; {} are missing. The largest \
-                 is table `{table}` with {}",
-                bytes(self.needed_bytes),
+            format!(
+                "the tables do not fit: they need {} over {} ranks of {available} each; {missing} are missing. The \
+                 largest is table `{table}` with {table_bytes}",
+                Bytes(self.needed_bytes),
                 self.rank_count,
-                bytes(self.missing_bytes),
-                bytes(self.table_bytes)
-            )?;
-        }
-        write!(f, "ways out:")?;
+            )
+        };
+        let mut out = String::new();
+        wrapped(&mut out, "", &words);
+        out.push_str("ways out:");
         for (number, way) in (1..).zip(&self.ways) {
             let verdict = if way.is_enough { "then it fits" } else { "not enough alone" };
-            write!(f, "\n  {number}. {} ({verdict})", way.text)?;
+            out.push_str(&format!("\n  {number}. {} ({verdict})", way.text));
         }
-        Ok(())
+        f.write_str(&out)
     }
 }
 
@@ -153,7 +150,7 @@ fn split_it(request: &Request<'_>, culprit: usize) -> Option<Way> {
         "let table `{}` be split: {} it needs {} on a rank",
         table.name,
         choice.kind.words(),
-        bytes(choice.largest_memory())
+        Bytes(choice.largest_memory())
     );
     Some(Way { text, is_enough: fits(&allowed) })
 }
@@ -176,7 +173,7 @@ fn half_width(request: &Request<'_>) -> Option<Way> {
         .filter(|table| wide(table.format))
         .for_each(|table| table.format = RowFormat::F16);
     let halved = Request { model: &model, ..request.clone() };
-    let text = format!("store rows as f16 (`format = \"f16\"` in [run.tables]): {} less", bytes(saved));
+    let text = format!("store rows as f16 (`format = \"f16\"` in [run.tables]): {} less", Bytes(saved));
     Some(Way { text, is_enough: fits(&halved) })
 }
 
@@ -193,7 +190,7 @@ fn less_state(request: &Request<'_>) -> Option<Way> {
         return None;
     }
     let lighter = Request { optimizer: &row_wise, ..request.clone() };
-    let text = format!("train rows with `rowwise_adagrad`, one float of state a row: {} less", bytes(saved));
+    let text = format!("train rows with `rowwise_adagrad`, one float of state a row: {} less", Bytes(saved));
     Some(Way { text, is_enough: fits(&lighter) })
 }
 
@@ -271,8 +268,8 @@ fn more_memory(request: &Request<'_>, needed_bytes: u64) -> Way {
     }
     let text = format!(
         "give a rank {} instead of {}",
-        bytes(mib << 20),
-        bytes(request.topology.memory_bytes_per_rank())
+        Bytes(mib << 20),
+        Bytes(request.topology.memory_bytes_per_rank())
     );
     let is_enough = fits(&Request { topology: &topology, ..request.clone() });
     Way { text, is_enough }

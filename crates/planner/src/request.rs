@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use campanile_spec::{ModelSpec, Precision, SparseOptimizer, topology::Topology};
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::TableLoad;
+use crate::{place::Method, statistics::TableLoad};
 
 /// A model on a topology, and what its data asks of it.
 #[derive(Debug, Clone)]
@@ -26,6 +26,8 @@ pub struct Request<'a> {
     pub wire: Wire,
     /// Which tables may be split.
     pub splits: Splits,
+    /// Place parts by this method only; `None` takes the best of all.
+    pub method: Option<Method>,
 }
 
 /// The work of the dense network.

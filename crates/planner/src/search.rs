@@ -38,6 +38,8 @@ pub struct Shape {
     pub ranks_per_host: usize,
     /// Bytes of each rank.
     pub capacity: u64,
+    /// The only method to place parts by; `None` takes the best of all.
+    pub method: Option<Method>,
 }
 
 /// What was found.
@@ -194,6 +196,9 @@ fn place_all(tables: &[Vec<Choice>], chosen: &[usize], shape: Shape) -> Option<F
         // The last resort costs time; it is for what the others cannot place.
         if method == Method::LargestFirst && best.is_some() {
             break;
+        }
+        if shape.method.is_some_and(|only| only != method) {
+            continue;
         }
         let Some(places) = place(method, &fixed.ranks, &items) else { continue };
         let mut filled = fixed.ranks.clone();

@@ -34,14 +34,19 @@ pub struct TableLoad {
 impl TableLoad {
     /// One id per feature and sample, no row more likely than another: what can be said without data.
     pub fn assumed(table: &TableSpec, features: usize) -> TableLoad {
-        let ids = features as f64;
+        TableLoad::even(table, features, 1.0)
+    }
+
+    /// So many ids per feature and sample, no row more likely than another.
+    pub fn even(table: &TableSpec, features: usize, ids_per_bag: f64) -> TableLoad {
+        let ids = features as f64 * ids_per_bag;
         // Evenly drawn rows meet again: of m draws from n rows about n * m / (n + m) are different (within 15 %).
         let rows = table.row_count as f64;
         let distinct_of = |samples: f64| rows * (samples * ids) / (rows + samples * ids).max(1.0);
         TableLoad {
             features,
             ids_per_sample: ids,
-            bags_per_sample: ids,
+            bags_per_sample: features as f64 * ids_per_bag.min(1.0),
             weighted: false,
             distinct: (0..12)
                 .map(|power| (1u64 << (2 * power)) as f64)

@@ -26,5 +26,6 @@ pub use model::{
 };
 pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};
 pub use plan::{COLUMN_BLOCK, Placement, Plan, PlanError, Returns, Shard};
+pub use plan_file::PlanFileError;
 pub use size::Bytes;
 pub use towers::{TowerModule, TowerSpec, TowerVariant, Towers};

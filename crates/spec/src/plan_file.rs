@@ -36,7 +36,8 @@ pub enum PlanFileError {
     },
     /// It is for another number of ranks.
     #[error(
-        "the plan is for {planned} ranks and the run has {running}; make one with `campanile plan --ranks {running}`"
+        "the plan is for {planned} ranks and the run has {running}; start {planned} ranks, or make another plan with \
+         `campanile plan --ranks {running}`"
     )]
     Ranks {
         /// In the file.

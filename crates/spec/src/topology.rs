@@ -46,6 +46,8 @@ section! {
         pub cache_bytes: u64,
         /// Bytes copied in a second, from memory to memory.
         pub copy_bytes_per_second: f64,
+        /// Nanoseconds of one rank for the metrics of one sample and task, of which the first rank does all.
+        pub judge_ns: f64 = 0.0,
         /// Rows by their width, at least one, the narrowest first.
         pub row: Vec<RowRates>,
         /// Matrix products by the width of their layers, at least one, the narrowest first.
@@ -224,6 +226,9 @@ fn checked(topology: Topology) -> Result<Topology, Problem> {
         return Err(Problem::value(key, count, "it must be at least 1"));
     }
     let compute = &topology.compute;
+    if compute.judge_ns < 0.0 {
+        return Err(Problem::value("compute.judge_ns", compute.judge_ns, "it must not be negative"));
+    }
     let mut rates = vec![("compute.copy_bytes_per_second".to_owned(), compute.copy_bytes_per_second)];
     for (index, row) in compute.row.iter().enumerate() {
         let keys = [

@@ -80,6 +80,13 @@ impl Stopwatch {
     }
 }
 
+/// Seconds that the calling thread has had a processor; counted in ticks of some milliseconds. `None` where the system
+/// does not tell.
+pub fn thread_cpu_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(text.split_whitespace().next()?.parse::<u64>().ok()? as f64 * 1e-9)
+}
+
 /// Seconds since 1970, for the files that ask for a date.
 pub fn unix_seconds() -> f64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())

@@ -6,7 +6,7 @@ use campanile_comm::CommError;
 use campanile_data::DataError;
 use campanile_model::ModelError;
 use campanile_sharded::ShardedError;
-use campanile_spec::PlanError;
+use campanile_spec::{PlanError, PlanFileError};
 use campanile_tables::{CheckpointError, TableError};
 use thiserror::Error;
 
@@ -28,6 +28,24 @@ pub enum TrainError {
     /// The plan is one for another model or another number of ranks.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The plan file cannot be read.
+    #[error(
+        "process.plan: cannot read {path}: {source}; write it with `campanile plan --out`, or leave the key out"
+    )]
+    PlanUnread {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The plan file is not one for this job.
+    #[error("process.plan: {path}: {source}")]
+    PlanFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: PlanFileError,
+    },
     /// A table could not do what it was asked.
     #[error(transparent)]
     Table(#[from] TableError),

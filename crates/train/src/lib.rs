@@ -13,6 +13,7 @@ pub mod loader;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+pub mod plan_of;
 pub mod predictions;
 pub mod rank;
 pub mod ranks;
@@ -22,6 +23,7 @@ pub mod same;
 pub mod scores;
 pub mod step;
 mod teaching;
+pub mod trial;
 pub mod verify;
 
 pub use error::TrainError;

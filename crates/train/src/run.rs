@@ -25,6 +25,7 @@ use crate::{
     journal::Journal,
     loader::{Feed, Loader, LocalBatch, Mark, Source},
     observe::{Event, Observer, PartSeconds, Started, StepEvent},
+    plan_of::plan_of,
     predictions::Predictions,
     rank::{PIPELINE_CHUNKS, RankState, Seat},
     ranks::{self, Pulse, Ranks},
@@ -64,8 +65,8 @@ pub struct Summary {
     pub checkpoint: PathBuf,
 }
 
-/// Trains a job on its prepared data, going on from its newest checkpoint if there is one. Tables are placed whole,
-/// balanced by what they cost.
+/// Trains a job on its prepared data, going on from its newest checkpoint if there is one. Tables live where the job's
+/// plan says, or whole and balanced by what they cost.
 ///
 /// # Errors
 /// When anything in the world is not as it must be; what was published before stays whole.
@@ -75,7 +76,8 @@ pub fn train(
     ranks: Ranks<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Summary, TrainError> {
-    train_by(&Plan::balanced(&job.run.model, ranks.count()), job, prepared, ranks, observer)
+    let plan = ranks.together(plan_of(job, ranks.count()))?;
+    train_by(&plan, job, prepared, ranks, observer)
 }
 
 /// Trains a job with its tables placed by a plan, which changes no result.
@@ -320,13 +322,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Whether ids of the next batch travel, and chunks of samples take turns, while this rank computes.
     fn pipelined(&self) -> bool {
-        match self.job.process.pipeline {
-            Pipeline::Auto => self.comm.crosses_processes(),
-            Pipeline::On => true,
-            Pipeline::Off => false,
-        }
+        is_pipelined(self.job, self.comm)
     }
 
     fn evaluate(
@@ -383,6 +380,15 @@ impl Trainer<'_> {
     }
 }
 
+/// Whether ids of the next batch travel, and chunks of samples take turns, while a rank computes.
+pub(crate) fn is_pipelined(job: &Job, comm: &dyn Communicator) -> bool {
+    match job.process.pipeline {
+        Pipeline::Auto => comm.crosses_processes(),
+        Pipeline::On => true,
+        Pipeline::Off => false,
+    }
+}
+
 /// The next batch, if there is one, unless there was trouble, which then is told in its place.
 fn next_batch(
     loader: &mut Loader,
@@ -403,7 +409,7 @@ pub fn judge(
     ranks: Ranks<'_>,
     path: &Path,
 ) -> Result<Vec<TaskScores>, TrainError> {
-    let plan = &Plan::balanced(&job.run.model, ranks.count());
+    let plan = &ranks.together(plan_of(job, ranks.count()))?;
     let mut facts = same::facts(job, prepared, plan);
     facts.push(("the rows to judge", dataset.row_count().to_string(), "name the same split on all ranks"));
     facts.push(("the checkpoint", path.display().to_string(), SHARE_THE_OUTPUT));

@@ -156,6 +156,9 @@ pub fn ways(job: &Job, rank_counts: &[usize], processes: bool) -> Vec<Vec<Way>> 
                 ways.push(process(Tables::Whole, false));
                 ways.push(process(Tables::Whole, true));
                 if all {
+                    // Their plans reach the processes as a file.
+                    ways.push(process(Tables::Rows, true));
+                    ways.push(process(Tables::Columns, false));
                     ways.push(Way { interrupted: true, ..process(Tables::Whole, true) });
                 }
             }

@@ -5,9 +5,11 @@
 
 mod input;
 mod limits;
+mod planner;
 mod score;
 #[cfg(feature = "serve")]
 mod serve;
+mod topology;
 mod workload;
 
 use std::{sync::Mutex, time::Instant};
@@ -58,6 +60,8 @@ pub fn run(arguments: &BenchArguments, place: &Place) -> Result<()> {
         #[cfg(feature = "serve")]
         BenchWhat::Serve(arguments) => serve::run(arguments),
         BenchWhat::Score(arguments) => score::run(arguments),
+        BenchWhat::Topology(arguments) => topology::run(arguments, place),
+        BenchWhat::Planner(arguments) => planner::run(arguments),
     }
 }
 

@@ -3,7 +3,7 @@
 use campanile_planner::{DenseWork, Request, Splits, TableLoad, Wire};
 use campanile_spec::{
     FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, SparseOptimizer,
-    TableId, TableSpec,
+    TableId, TableSpec, TaskSpec,
     topology::{Compute, Link, ProductRates, RowRates, Topology},
 };
 
@@ -51,6 +51,7 @@ pub fn topology(hosts: usize, ranks_per_host: usize, memory_mib_per_rank: u64) -
         compute: Compute {
             cache_bytes: 1 << 20,
             copy_bytes_per_second: 8e9,
+            judge_ns: 50.0,
             row: [8, 16, 64, 128].map(row).into(),
             product: vec![product(64, 2e10), product(256, 4e10), product(1024, 6e10)],
         },
@@ -74,7 +75,7 @@ pub fn model(tables: Vec<TableSpec>) -> ModelSpec {
         dense_count: 13,
         features: tables.iter().enumerate().map(feature).collect(),
         tables,
-        tasks: Vec::new(),
+        tasks: vec![TaskSpec { name: "click".into(), weight: 1.0 }],
         network: NetworkSpec::Dlrm { bottom: vec![512, 256], top: vec![512, 256] },
         heads: Heads::Shared,
         precision: Precision::F32,
@@ -84,14 +85,7 @@ pub fn model(tables: Vec<TableSpec>) -> ModelSpec {
 
 /// A load with so many ids per sample, rows drawn evenly.
 pub fn load(table: &TableSpec, ids: f64) -> TableLoad {
-    let rows = table.row_count as f64;
-    let distinct_of = |samples: f64| rows * samples * ids / (rows + samples * ids);
-    TableLoad {
-        ids_per_sample: ids,
-        bags_per_sample: ids.min(1.0),
-        distinct: (0..10).map(|power| (1u64 << (2 * power)) as f64).map(|m| (m, distinct_of(m))).collect(),
-        ..TableLoad::assumed(table, 1)
-    }
+    TableLoad::even(table, 1, ids)
 }
 
 pub const OPTIMIZER: SparseOptimizer = SparseOptimizer::RowwiseAdagrad { epsilon: 1e-8, initial: 0.0 };
@@ -132,6 +126,7 @@ impl Case {
             dense: &self.dense,
             wire: Wire::F32,
             splits: self.splits.clone(),
+            method: None,
         }
     }
 }

@@ -22,7 +22,10 @@ pub fn can_start() -> Result<bool> {
 /// Trains a job by a plan, on as many processes as the plan has ranks.
 pub fn start(job: &Job, plan: &Plan, directory: &Path) -> Result<(), TrainError> {
     let failed = |source| TrainError::Output { path: directory.to_owned(), source };
-    let job_path = directory.join("way.toml");
+    let (job_path, plan_path) = (directory.join("way.toml"), directory.join("plan.toml"));
+    std::fs::write(&plan_path, plan.to_toml(&job.run.model)).map_err(failed)?;
+    let mut job = job.clone();
+    job.process.plan = plan_path;
     std::fs::write(&job_path, job.effective_toml()).map_err(failed)?;
     let output = Command::new(std::env::current_exe().map_err(failed)?)
         .args(["launch", "-n", &plan.rank_count.to_string(), "--", "train"])
