@@ -136,9 +136,12 @@ class TheirPlanner:
                 # Column parts on the ranks of one host: allowed there, so allowed to us as parts on any ranks.
                 spread = "ranks"
             parts = [[int(shard.perf.total * MILLISECOND), int(shard.storage.ddr)] for shard in option.shards]
+            # Campanile keeps the parts of a table on different ranks; what needs more is left to TorchRec alone.
+            if spread == "ranks" and len(parts) > ranks:
+                continue
             if spread == "everywhere" and len(parts) != ranks:
                 continue
-            if spread == "hosts" and len(parts) % self.case["ranks_per_host"]:
+            if spread == "hosts" and (len(parts) % self.case["ranks_per_host"] or len(parts) > ranks):
                 continue
             by_table[option.name].append({"spread": spread, "parts": parts})
         return {

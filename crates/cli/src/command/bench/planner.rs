@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use campanile_planner::{DenseWork, Planned, Request, Splits, TableLoad, Wire, plan};
 use campanile_spec::{
     FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, SparseOptimizer,
-    TableId, TableSpec, topology::Topology,
+    TableId, TableSpec, Towers, topology::Topology,
 };
 use serde_json::{Value, json};
 
@@ -118,6 +118,7 @@ impl Case {
             network: NetworkSpec::LogisticRegression,
             heads: Heads::Shared,
             precision: Precision::F32,
+            towers: Towers::default(),
         };
         Case { model, loads, batch_size, dense: DenseWork::default() }
     }
