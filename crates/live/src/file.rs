@@ -320,12 +320,9 @@ mod tests {
             LiveFile::parse(&FILE.replacen(from, to, 1)).unwrap_err().to_string()
         };
         assert!(said("speed = ", "sped = ").contains("sped"));
-        assert!(said("[teacher.run", "[teachr.run").contains("there is no [teacher]"));
+        assert!(said("[teacher.run", "[teachr.run").contains("`teachr` is no key of a live file"));
         let other = said("[teacher.run.data.world]", "[teacher.run.data.world]\nclick_rate = 0.5");
-        assert!(
-            other.contains("the teacher sees another world") || other.contains("sees another world"),
-            "{other}"
-        );
+        assert!(other.contains("sees another world"), "{other}");
         let bad = said("name = \"", "name = \"../");
         assert!(bad.contains("cannot be the name"), "{bad}");
         let job = said("[teacher.run.model]", "[teacher.run.model]\nbotom = [1]");
