@@ -7,6 +7,7 @@ pub mod planning;
 pub mod publishing;
 #[cfg(feature = "serve")]
 mod serve;
+pub mod towers;
 
 use std::path::PathBuf;
 
@@ -48,6 +49,8 @@ pub enum Command {
     Serve(Box<ServeArguments>),
     /// Show where every table goes and why, what each rank will hold and spend, and what does not fit.
     Plan(Box<planning::PlanArguments>),
+    /// Learn which features belong together, and write them as towers, with pictures.
+    Towers(towers::TowersArguments),
     /// Prove on your own job that ranks, placements, pipeline and crashes change no bit.
     Verify(VerifyArguments),
     /// Put a checkpoint into a registry and make it current, if it is not worse than what is there.

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Experiment(arguments) => alone("experiment", || command::experiment::run(&arguments)),
         #[cfg(feature = "serve")]
         Command::Serve(arguments) => alone("serve", || command::serve::run(&arguments)),
+        Command::Towers(arguments) => alone("towers", || command::towers::run(&arguments)),
         Command::Verify(arguments) => alone("verify", || command::verify::run(&arguments)),
         Command::Publish(arguments) => alone("publish", || command::publish::run(&arguments)),
         Command::Rollback(arguments) => alone("rollback", || command::rollback::run(&arguments)),

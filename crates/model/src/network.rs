@@ -78,25 +78,51 @@ impl Network {
         if spec.dense_count + spec.features.len() == 0 {
             return Err(ModelError::NoInput);
         }
-        let operands = match spec.precision {
-            Precision::F32 => Operands::F32,
-            Precision::Bf16 => Operands::Bf16,
-        };
-        let mut graph = Graph::new(isa, operands, spec.dense_count, spec.pooled_width());
+        let mut graph = Graph::new(isa, operands(spec), spec.dense_count, spec.pooled_width());
         graph.distil = *distil;
         let vectors = towers::build(spec, &mut graph, journey)?;
         let logits = build(spec, &mut graph, &vectors)?;
-        let output_width = spec.tasks.len() * (1 + distil.extra_heads());
-        if logits.width != output_width {
+        if logits.width != spec.tasks.len() * (1 + distil.extra_heads()) {
             return Err(ModelError::NoSharedLayers);
         }
-        let Finished { layers, parameters, shape } = graph.finish(logits);
+        Ok(Network::finished(graph, logits, isa))
+    }
+
+    /// The modules of a model's towers alone, for ranks that compute them for others: they take pooled vectors, and their
+    /// *logits* are the vectors that the network above sees, side by side.
+    ///
+    /// # Errors
+    /// When the shapes of the description do not fit together.
+    pub fn of_towers(spec: &ModelSpec, isa: Isa) -> Result<Network, ModelError> {
+        let mut graph = Graph::new(isa, operands(spec), 0, spec.pooled_width());
+        let vectors = towers::build(spec, &mut graph, Journey::default())?;
+        let handed_on = graph.buffer(towers::width_of(&vectors));
+        towers::copy(&mut graph, &vectors, handed_on);
+        Ok(Network::finished(graph, handed_on, isa))
+    }
+
+    /// The network above the towers alone: its pooled vectors are those that the towers hand on. With
+    /// [`Network::of_towers`] it has the layers, the weights and the bits of the whole.
+    ///
+    /// # Errors
+    /// When the shapes of the description do not fit together.
+    pub fn above_towers(spec: &ModelSpec, distil: &Distil, isa: Isa) -> Result<Network, ModelError> {
+        let widths = spec.vector_widths();
+        let mut graph = Graph::new(isa, operands(spec), spec.dense_count, widths.iter().sum());
+        graph.distil = *distil;
+        let vectors = towers::given(spec, &graph, &widths);
+        let logits = build(spec, &mut graph, &vectors)?;
+        Ok(Network::finished(graph, logits, isa))
+    }
+
+    fn finished(graph: Graph, logits: Place, isa: Isa) -> Network {
+        let (dense_width, pooled_width) = (graph.dense().width, graph.pooled().width);
+        let Finished { mut layers, parameters, shape } = graph.finish(logits);
+        let sees = once::sees(&mut layers);
         let is_served = |parameter: &&Parameter| !heads::is_teachers(&parameter.name);
         let served_count = parameters.iter().take_while(is_served).count();
-        let (dense_width, pooled_width) = (spec.dense_count, spec.pooled_width());
-        let mut layers = layers;
-        let sees = once::sees(&mut layers);
-        Ok(Network {
+        let output_width = logits.width;
+        Network {
             isa,
             layers,
             sees,
@@ -106,7 +132,7 @@ impl Network {
             pooled_width,
             output_width,
             served_count,
-        })
+        }
     }
 
     /// The weights that are served: all but those of the heads that learn from a teacher, which come last.
@@ -333,6 +359,13 @@ pub struct Outputs<'a> {
     pub gradient: &'a mut [f32],
     /// The gradient of the pooled vectors `[sample][pooled_width]`, overwritten.
     pub pooled: &'a mut [f32],
+}
+
+fn operands(spec: &ModelSpec) -> Operands {
+    match spec.precision {
+        Precision::F32 => Operands::F32,
+        Precision::Bf16 => Operands::Bf16,
+    }
 }
 
 /// Names the layers of a model and returns the place of its logits: the one place that lists all models.

@@ -13,8 +13,8 @@ use campanile_model::{
 };
 use campanile_oracle::{Oracle, Step};
 use campanile_spec::{
-    Batch, CrossRank, DcnStructure, DenseOptimizer, Grains, Heads, LearningRate, ModelSpec, NetworkSpec,
-    Precision, Schedule, SparseOptimizer, TowerModule, TowerSpec, TowerVariant, Towers,
+    Batch, CrossRank, DcnStructure, DenseOptimizer, Distil, Grains, Heads, LearningRate, ModelSpec,
+    NetworkSpec, Precision, Schedule, SparseOptimizer, TowerModule, TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, SparseTraining},
 };
 use proptest::prelude::*;
@@ -138,15 +138,23 @@ fn check(spec: &ModelSpec, samples: usize, grains: Grains, dense: &DenseTraining
             let task_weights: Vec<f32> = spec.tasks.iter().map(|task| task.weight).collect();
             assert_eq!(own.losses.iter().map(|loss| loss.loss_sum).collect::<Vec<_>>(), task_losses);
             assert_eq!(loss::mean_loss(&own.losses, &task_weights, samples), loss);
-            update(dense, step, &mut weights, &mut state, &own.gradient);
+            update((dense, spec), step, &mut weights, &mut state, &own.gradient);
             assert_same("weights", &weights, &oracle.weights.values);
         }
     }
 }
 
 /// Moves the weights in slices that no vector width divides.
-fn update(dense: &DenseTraining, step: u64, weights: &mut [f32], state: &mut [Vec<f32>], gradient: &[f32]) {
-    let clip = optimizer::clip_factor(dense.norm_max, optimizer::block_squares(gradient));
+fn update(
+    (dense, spec): (&DenseTraining, &ModelSpec),
+    step: u64,
+    weights: &mut [f32],
+    state: &mut [Vec<f32>],
+    gradient: &[f32],
+) {
+    let segments = spec.weight_segments(gradient.len()).into_iter();
+    let squares = segments.flat_map(|segment| optimizer::block_squares(&gradient[segment]));
+    let clip = optimizer::clip_factor(dense.norm_max, squares);
     let update = Update::new(dense, step, clip);
     for start in (0..weights.len()).step_by(37) {
         let range = start..weights.len().min(start + 37);
@@ -273,6 +281,55 @@ proptest! {
 fn plain_sgd() -> DenseTraining {
     let learning_rate = LearningRate { base: 0.05, schedule: Schedule::Constant };
     DenseTraining { optimizer: DenseOptimizer::Sgd { momentum: 0.0 }, learning_rate, l2: 0.0, norm_max: 0.0 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Modules and the network above them, apart, have the weights and the bits of the whole.
+    #[test]
+    fn towers_apart_have_the_bits_of_the_whole(spec in tower_models(), seed in 0u64..1000) {
+        let isa = Isa::detect();
+        let (samples, pooled_width) = (11, spec.pooled_width());
+        let mut parts = [
+            Network::new(&spec, isa).unwrap(),
+            Network::of_towers(&spec, isa).unwrap(),
+            Network::above_towers(&spec, &Distil::default(), isa).unwrap(),
+        ];
+        let names = |network: &Network| network.parameters().iter().map(|p| p.name.clone()).collect::<Vec<_>>();
+        prop_assert_eq!(names(&parts[0]), [names(&parts[1]), names(&parts[2])].concat());
+        let weights = parts[0].initial_parameters(seed);
+        let modules = parts[1].parameter_count();
+        let segments = spec.weight_segments(weights.len());
+        prop_assert_eq!(segments[segments.len() - 1].clone(), modules..weights.len());
+        let (lower, upper) = weights.split_at(modules);
+        parts[0].prepare(&weights);
+        parts[1].prepare(lower);
+        parts[2].prepare(upper);
+        let [whole, towers, above] = &parts;
+        let dense = world::values(samples * spec.dense_count, seed);
+        let pooled = world::values(samples * pooled_width, seed + 1);
+        let inputs = |pooled| Inputs { samples, dense: &dense, pooled };
+        let mut spaces = [whole.workspace(samples), towers.workspace(samples), above.workspace(samples)];
+        whole.forward(&mut spaces[0], &weights, samples, &dense, &pooled);
+        towers.forward(&mut spaces[1], lower, samples, &[], &pooled);
+        let handed_on = spaces[1].logits(samples).to_vec();
+        above.forward(&mut spaces[2], upper, samples, &dense, &handed_on);
+        assert_same("logits", spaces[2].logits(samples), spaces[0].logits(samples));
+        let logits = world::values(samples * spec.tasks.len(), seed + 2);
+        let (mut all, mut all_pooled) = (vec![f32::NAN; weights.len()], vec![f32::NAN; pooled.len()]);
+        let outputs = Outputs { gradient: &mut all, pooled: &mut all_pooled };
+        whole.backward_anew(&mut spaces[0], inputs(&pooled), &logits, outputs);
+        let (mut two, mut between) = (vec![f32::NAN; upper.len()], vec![f32::NAN; handed_on.len()]);
+        let outputs = Outputs { gradient: &mut two, pooled: &mut between };
+        above.backward_anew(&mut spaces[2], inputs(&handed_on), &logits, outputs);
+        let (mut one, mut one_pooled) = (vec![f32::NAN; lower.len()], vec![f32::NAN; pooled.len()]);
+        let outputs = Outputs { gradient: &mut one, pooled: &mut one_pooled };
+        let lower_inputs = Inputs { samples, dense: &[], pooled: &pooled };
+        towers.backward_anew(&mut spaces[1], lower_inputs, &between, outputs);
+        assert_same("gradient", &[one, two].concat(), &all);
+        assert_same("pooled gradient", &one_pooled, &all_pooled);
+    }
 }
 
 /// All towers identity, whatever their order: the flat model's bits.

@@ -48,7 +48,8 @@ pub(crate) fn adapt(
             gradient
         });
         let gradient = sum_over_grains(gradients.collect());
-        move_dense(&training, steps, weights, &gradient);
+        let all = 0..gradient.len();
+        move_dense(&training, steps, weights, &gradient, std::slice::from_ref(&all));
         let tape = added(distil, &weights.values, batch, task, 0..samples);
         let output = &tape.nodes[tape.nodes.len() - 1].1;
         corrected.extend((0..samples).map(|n| match Word::of(batch, task, n) {

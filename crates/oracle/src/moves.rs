@@ -1,5 +1,7 @@
 //! How weights move: the formulas of every optimizer, for a row or for all dense weights.
 
+use std::ops::Range;
+
 use campanile_spec::{
     DenseOptimizer, SparseOptimizer,
     config::{DenseTraining, SparseTraining},
@@ -28,9 +30,16 @@ pub(crate) fn first_weights(optimizer: DenseOptimizer, parameters: &[Parameter])
 }
 
 /// Clips the whole gradient, adds L2, and moves every weight.
-pub(crate) fn move_dense(training: &DenseTraining, steps: u64, weights: &mut Row, gradient: &[f32]) {
+pub(crate) fn move_dense(
+    training: &DenseTraining,
+    steps: u64,
+    weights: &mut Row,
+    gradient: &[f32],
+    segments: &[Range<usize>],
+) {
     let square = |block: &[f32]| block.iter().fold(0.0f64, |sum, g| sum + f64::from(*g) * f64::from(*g));
-    let norm = gradient.chunks(NORM_BLOCK).fold(0.0f64, |sum, block| sum + square(block)).sqrt();
+    let blocks = segments.iter().flat_map(|segment| gradient[segment.clone()].chunks(NORM_BLOCK));
+    let norm = blocks.fold(0.0f64, |sum, block| sum + square(block)).sqrt();
     let limit = f64::from(training.norm_max);
     let clip = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
     let (rate, l2) = (training.learning_rate.at(steps), training.l2);

@@ -265,7 +265,8 @@ impl Oracle {
 
     /// Clips the whole gradient, adds L2, and moves every dense weight.
     fn update_dense(&mut self, gradient: &[f32]) {
-        move_dense(&self.dense, self.steps, &mut self.weights, gradient);
+        let segments = self.spec.weight_segments(gradient.len());
+        move_dense(&self.dense, self.steps, &mut self.weights, gradient, &segments);
     }
 }
 

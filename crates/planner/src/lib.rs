@@ -18,6 +18,7 @@ pub mod remedies;
 pub mod request;
 pub mod search;
 pub mod statistics;
+pub mod towers;
 
 pub use estimate::{Prediction, predict};
 pub use explain::{explain, explain_prices};

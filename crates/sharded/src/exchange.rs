@@ -83,8 +83,19 @@ pub struct Exchange {
 impl Exchange {
     /// The part of `rank` under `plan`.
     pub fn new(model: &ModelSpec, plan: &Plan, rank: usize, manner: Manner) -> Exchange {
-        let route = Route::new(model, plan);
         let chunks = Chunks::new(manner.grains, plan.rank_count, manner.chunks);
+        Exchange::with_chunks(model, plan, rank, manner, chunks)
+    }
+
+    /// The same with another cut of the samples.
+    pub(crate) fn with_chunks(
+        model: &ModelSpec,
+        plan: &Plan,
+        rank: usize,
+        manner: Manner,
+        chunks: Chunks,
+    ) -> Exchange {
+        let route = Route::new(model, plan);
         let empty = || vec![Buffer::new(); plan.rank_count];
         let ids = || Ids { received: empty(), ..Ids::default() };
         Exchange {
@@ -164,7 +175,12 @@ impl Exchange {
 
     /// Whether this rank is alone and its vectors need no journey.
     fn is_alone(&self) -> bool {
-        self.route.owners.len() == 1 && self.route.owners[0].parts.is_empty()
+        self.route.owners.len() == 1 && self.route.owners[0].parts.is_empty() && self.chunks.count() == 1
+    }
+
+    /// Floats of all vectors of a sample.
+    pub(crate) fn pooled_width(&self) -> usize {
+        self.route.pooled_width
     }
 
     /// Looks up what all ranks asked for in a chunk, and starts to send it. `shards` are this rank's in the plan's

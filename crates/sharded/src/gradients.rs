@@ -118,7 +118,7 @@ pub(crate) fn read(
     }
 }
 
-/// The gradients of one shard: by feature, then by rank, then by chunk, which is the order of the global batch.
+/// The gradients of one shard: by feature, then in the order of the global batch.
 pub(crate) fn blocks<'a>(
     shard: usize,
     (route, owner): (&Route, &Owner),
@@ -127,42 +127,39 @@ pub(crate) fn blocks<'a>(
     gradients: &'a [Vec<Buffer>],
 ) -> Vec<GradientBlock<'a>> {
     let mut blocks = Vec::new();
+    let order = chunks.in_order();
     for (place, lane) in owner.pooled.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
-        for (source, ids) in ids.iter().enumerate() {
-            for (chunk, gradients) in gradients.iter().enumerate() {
-                blocks.push(GradientBlock {
-                    bags: ids.pooled(place, chunks.samples(global_count, source, chunk)),
-                    pooling: route.features[lane.feature].pooling,
-                    gradient: gradients[source].values(),
-                    stride: owner.pooled_width,
-                    offset: lane.owner_offset,
-                });
-            }
+        for &(source, chunk) in &order {
+            blocks.push(GradientBlock {
+                bags: ids[source].pooled(place, chunks.samples(global_count, source, chunk)),
+                pooling: route.features[lane.feature].pooling,
+                gradient: gradients[chunk][source].values(),
+                stride: owner.pooled_width,
+                offset: lane.owner_offset,
+            });
         }
     }
     for (place, lane) in owner.parts.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
-        for (source, ids) in ids.iter().enumerate() {
-            for (chunk, gradients) in gradients.iter().enumerate() {
-                let samples = chunks.samples(global_count, source, chunk).len();
-                let before = owner.parts[..place].iter().zip(&ids.parts);
-                let before: usize =
-                    before.map(|(lane, bags)| lane.columns.len() * bags.range(chunk).len()).sum();
-                let first = samples * owner.pooled_width + before;
-                let bags = ids.parts[place].bags(chunk);
-                let dim = lane.columns.len();
-                let floats = (bags.offsets.len() - 1) * dim;
-                blocks.push(GradientBlock {
-                    // Means were weighed when the gradient was read.
-                    pooling: match route.features[lane.feature].pooling {
-                        Pooling::Mean => Pooling::Sum,
-                        other => other,
-                    },
-                    bags,
-                    gradient: &gradients[source].values::<f32>()[first..first + floats],
-                    stride: dim,
-                    offset: 0,
-                });
-            }
+        for &(source, chunk) in &order {
+            let ids = &ids[source];
+            let samples = chunks.samples(global_count, source, chunk).len();
+            let before = owner.parts[..place].iter().zip(&ids.parts);
+            let before: usize = before.map(|(lane, bags)| lane.columns.len() * bags.range(chunk).len()).sum();
+            let first = samples * owner.pooled_width + before;
+            let bags = ids.parts[place].bags(chunk);
+            let dim = lane.columns.len();
+            let floats = (bags.offsets.len() - 1) * dim;
+            blocks.push(GradientBlock {
+                // Means were weighed when the gradient was read.
+                pooling: match route.features[lane.feature].pooling {
+                    Pooling::Mean => Pooling::Sum,
+                    other => other,
+                },
+                bags,
+                gradient: &gradients[chunk][source].values::<f32>()[first..first + floats],
+                stride: dim,
+                offset: 0,
+            });
         }
     }
     blocks

@@ -8,8 +8,12 @@ mod gradients;
 mod ids;
 pub mod reduce;
 mod route;
+pub mod shares;
 mod split;
+pub mod towers;
 mod update;
 mod vectors;
 
 pub use exchange::{Exchange, Manner, ShardedError};
+pub use shares::Shares;
+pub use towers::{Circles, TowerExchange};

@@ -1,42 +1,31 @@
 //! Dense gradients: exchange, add in tree order, gather.
 //!
-//! Every rank comes with its node of the tree over grains (see `spec::grain`). Each owns a slice of the flat
-//! parameter vector, receives that slice of all ranks' nodes, and adds them pairwise: the rest of the tree.
-//! Then it updates its slice, and the new weights go to everyone. The bytes are those of a ring; the order of
-//! additions is ours, and the same for every number of ranks.
+//! Every rank comes with its node of the tree over grains (see `spec::grain`), or, where a tower's ranks work on the samples
+//! of all their peers, with the nodes of all peers. Each owns a share of the flat weights ([`Shares`]), receives that share of
+//! all nodes, and adds them pairwise: the rest of the tree. Then it updates its share, and the new weights go to everyone.
+//! The bytes are those of a ring; the order of additions is ours, and the same for every number of ranks.
 
-use std::{mem::take, ops::Range};
+use std::mem::take;
 
 use campanile_comm::{Buffer, CommError, Communicator, Pending};
 
-/// Slices begin at multiples of this many floats, so that sums over blocks of that size (the gradient's norm)
-/// are formed by one rank each, in the same order for every number of ranks.
-pub const BLOCK: usize = 4096;
+use crate::Shares;
 
 /// One rank's part in the reduction.
 pub struct Reduction {
-    parameter_count: usize,
-    rank_count: usize,
+    shares: Shares,
     parts: Vec<Buffer>,
     weights: Vec<Buffer>,
 }
 
-/// The slice of a flat vector that a rank updates.
-pub fn slice_of(parameter_count: usize, rank: usize, rank_count: usize) -> Range<usize> {
-    let blocks = parameter_count.div_ceil(BLOCK);
-    let cut = |rank: usize| (blocks * rank / rank_count * BLOCK).min(parameter_count);
-    cut(rank)..cut(rank + 1)
-}
-
 impl Reduction {
-    /// For a flat vector of `parameter_count` floats on `rank_count` ranks.
-    pub fn new(parameter_count: usize, rank_count: usize) -> Reduction {
-        assert!(rank_count.is_power_of_two(), "{rank_count} ranks do not divide a tree");
-        let parts = vec![Buffer::new(); rank_count];
-        Reduction { parameter_count, rank_count, weights: parts.clone(), parts }
+    /// For the shares of some ranks.
+    pub fn new(shares: Shares) -> Reduction {
+        let parts = vec![Buffer::new(); shares.rank_count()];
+        Reduction { shares, weights: parts.clone(), parts }
     }
 
-    /// Starts to send the other ranks their slices of `gradient`, which may not change until the sum is finished.
+    /// Starts to send the other ranks their shares of `gradient`, which may not change until the sum is finished.
     ///
     /// # Errors
     /// When a rank has left.
@@ -45,22 +34,19 @@ impl Reduction {
         comm: &'c dyn Communicator,
         gradient: &[f32],
     ) -> Result<Option<Pending<'c>>, CommError> {
-        assert_eq!(gradient.len(), self.parameter_count);
-        if self.rank_count == 1 {
+        if self.shares.rank_count() == 1 {
             return Ok(None);
         }
         let own = comm.rank();
         let mut parts = take(&mut self.parts);
         for (rank, part) in parts.iter_mut().enumerate() {
             let stays = self.adds_in_place() && rank == own;
-            let slice = if stays { &[] } else { &gradient[self.slice(rank)] };
-            part.resize(size_of_val(slice));
-            part.values_mut().copy_from_slice(slice);
+            self.pack(if stays { None } else { Some(rank) }, &[gradient], part);
         }
         comm.start_all_to_all(parts).map(Some)
     }
 
-    /// Waits for the slices of the others and adds them to this rank's, along the tree; the rest of `gradient` keeps
+    /// Waits for the shares of the others and adds them to this rank's, along the tree; the rest of `gradient` keeps
     /// the rank's own part.
     ///
     /// # Errors
@@ -73,35 +59,75 @@ impl Reduction {
     ) -> Result<(), CommError> {
         let Some(pending) = pending else { return Ok(()) };
         let own = comm.rank();
-        let mut parts = pending.wait()?;
+        self.parts = pending.wait()?;
         if self.adds_in_place() {
-            add(&mut gradient[self.slice(own)], parts[1 - own].values());
-        } else {
-            // Neighbours, then neighbours of neighbours: ((0+1)+(2+3))+...
-            let mut distance = 1;
-            while distance < self.rank_count {
-                for left in (0..self.rank_count).step_by(2 * distance) {
-                    let (lower, upper) = parts.split_at_mut(left + distance);
-                    add(lower[left].values_mut(), upper[0].values());
-                }
-                distance *= 2;
+            let mut from = self.parts[1 - own].values::<f32>();
+            for range in self.shares.of(own) {
+                let (values, rest) = from.split_at(range.len());
+                add(&mut gradient[range.clone()], values);
+                from = rest;
             }
-            gradient[self.slice(own)].copy_from_slice(parts[0].values());
+        } else {
+            let mut nodes: Vec<&mut [f32]> = self.parts.iter_mut().map(|part| part.values_mut()).collect();
+            let sum = sum_along_tree(&mut nodes);
+            unpack(&self.shares, own, sum, gradient);
         }
-        self.parts = parts;
+        Ok(())
+    }
+
+    /// Adds the nodes of all peers of all ranks: every rank comes with `nodes`, one for each peer, and its node of peer `h`
+    /// is number `h * ranks + rank` among the leaves of the tree. Leaves this rank's share of the sum in `gradient`.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn sum_of_peers(
+        &mut self,
+        comm: &dyn Communicator,
+        nodes: &[&[f32]],
+        gradient: &mut [f32],
+    ) -> Result<(), CommError> {
+        let mut parts = take(&mut self.parts);
+        for (rank, part) in parts.iter_mut().enumerate() {
+            self.pack(Some(rank), nodes, part);
+        }
+        self.parts = comm.all_to_all(parts)?;
+        let own = comm.rank();
+        let floats = self.shares.len_of(own);
+        if floats == 0 {
+            return Ok(());
+        }
+        let mut peers: Vec<_> =
+            self.parts.iter_mut().map(|part| part.values_mut::<f32>().chunks_mut(floats)).collect();
+        let mut leaves: Vec<&mut [f32]> = Vec::new();
+        for _ in nodes {
+            leaves.extend(peers.iter_mut().filter_map(Iterator::next));
+        }
+        let sum = sum_along_tree(&mut leaves);
+        unpack(&self.shares, own, sum, gradient);
         Ok(())
     }
 
     /// Of two ranks each adds what came to what it has: a sum of two does not know their order.
     fn adds_in_place(&self) -> bool {
-        self.rank_count == 2
+        self.shares.rank_count() == 2
     }
 
-    fn slice(&self, rank: usize) -> Range<usize> {
-        slice_of(self.parameter_count, rank, self.rank_count)
+    /// A rank's share of some vectors, one after the other; or nothing.
+    fn pack(&self, rank: Option<usize>, vectors: &[&[f32]], part: &mut Buffer) {
+        let ranges = rank.map_or(&[][..], |rank| self.shares.of(rank));
+        let floats: usize = ranges.iter().map(std::ops::Range::len).sum();
+        part.resize(floats * vectors.len() * size_of::<f32>());
+        let mut to = part.values_mut::<f32>();
+        for vector in vectors {
+            for range in ranges {
+                let (own, rest) = to.split_at_mut(range.len());
+                own.copy_from_slice(&vector[range.clone()]);
+                to = rest;
+            }
+        }
     }
 
-    /// Starts to give every other rank the slice of `weights` that this one has updated.
+    /// Starts to give every other rank the share of `weights` that this one has updated.
     ///
     /// # Errors
     /// When a rank has left.
@@ -110,22 +136,17 @@ impl Reduction {
         comm: &'c dyn Communicator,
         weights: &[f32],
     ) -> Result<Option<Pending<'c>>, CommError> {
-        assert_eq!(weights.len(), self.parameter_count);
-        if self.rank_count == 1 {
+        if self.shares.rank_count() == 1 {
             return Ok(None);
         }
-        let mut parts = take(&mut self.weights);
-        let own = &weights[self.slice(comm.rank())];
+        let (mut parts, own) = (take(&mut self.weights), comm.rank());
         for (rank, part) in parts.iter_mut().enumerate() {
-            part.resize(if rank == comm.rank() { 0 } else { size_of_val(own) });
-            if rank != comm.rank() {
-                part.values_mut().copy_from_slice(own);
-            }
+            self.pack((rank != own).then_some(own), &[weights], part);
         }
         comm.start_all_to_all(parts).map(Some)
     }
 
-    /// Waits for the slices that the others have updated, and puts them into `weights`.
+    /// Waits for the shares that the others have updated, and puts them into `weights`.
     ///
     /// # Errors
     /// When a rank has left.
@@ -139,11 +160,33 @@ impl Reduction {
         self.weights = pending.wait()?;
         for (rank, part) in self.weights.iter().enumerate() {
             if rank != comm.rank() {
-                weights[self.slice(rank)].copy_from_slice(part.values());
+                unpack(&self.shares, rank, part.values(), weights);
             }
         }
         Ok(())
     }
+}
+
+fn unpack(shares: &Shares, rank: usize, mut values: &[f32], to: &mut [f32]) {
+    for range in shares.of(rank) {
+        let (own, rest) = values.split_at(range.len());
+        to[range.clone()].copy_from_slice(own);
+        values = rest;
+    }
+}
+
+/// Neighbours, then neighbours of neighbours: ((0+1)+(2+3))+... The number of nodes is a power of two.
+fn sum_along_tree<'a>(nodes: &'a mut [&mut [f32]]) -> &'a [f32] {
+    assert!(nodes.len().is_power_of_two(), "{} nodes do not make a tree", nodes.len());
+    let mut distance = 1;
+    while distance < nodes.len() {
+        for left in (0..nodes.len()).step_by(2 * distance) {
+            let (lower, upper) = nodes.split_at_mut(left + distance);
+            add(&mut lower[left][..], &upper[0][..]);
+        }
+        distance *= 2;
+    }
+    &*nodes[0]
 }
 
 fn add(sum: &mut [f32], values: &[f32]) {
@@ -154,9 +197,12 @@ fn add(sum: &mut [f32], values: &[f32]) {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use campanile_comm::threads;
 
     use super::*;
+    use crate::shares::BLOCK;
 
     /// Grain `g`'s gradient: values whose sum shows the order of additions.
     fn grain(g: usize, length: usize) -> Vec<f32> {
@@ -184,11 +230,12 @@ mod tests {
             sum
         });
         assert_ne!(want, sequential, "the values must be able to show a wrong order");
+        let segments = [0..17, 17..length];
         for ranks in [1, 2, 4, 8] {
             let sums = threads::run(ranks, |me| -> Result<_, CommError> {
                 let each = 8 / ranks;
                 let mut values = tree(me.rank() * each..(me.rank() + 1) * each, length);
-                let mut reduction = Reduction::new(length, ranks);
+                let mut reduction = Reduction::new(Shares::even(&segments, ranks));
                 let pending = reduction.start_sum(me, &values)?;
                 reduction.finish_sum(me, pending, &mut values)?;
                 let pending = reduction.start_gather(me, &values)?;
@@ -197,6 +244,36 @@ mod tests {
             });
             for sum in sums.unwrap() {
                 assert!(sum.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()), "{ranks} ranks");
+            }
+        }
+    }
+
+    /// A group's members, each with the nodes of its peers, come to the sum over all ranks.
+    #[test]
+    fn nodes_of_peers_make_the_same_tree() {
+        let length = BLOCK + 5;
+        let want = tree(0..8, length);
+        for (peers, members) in [(4, 2), (2, 4), (8, 1), (2, 2), (1, 8)] {
+            let each = 8 / (peers * members);
+            let sums = threads::run(members, |me| -> Result<_, CommError> {
+                let node = |peer: usize| {
+                    let rank = peer * members + me.rank();
+                    tree(rank * each..(rank + 1) * each, length)
+                };
+                let nodes: Vec<Vec<f32>> = (0..peers).map(node).collect();
+                let nodes: Vec<&[f32]> = nodes.iter().map(Vec::as_slice).collect();
+                let mut reduction = Reduction::new(Shares::even(&[Range { start: 0, end: length }], members));
+                let mut sum = vec![f32::NAN; length];
+                reduction.sum_of_peers(me, &nodes, &mut sum)?;
+                let pending = reduction.start_gather(me, &sum)?;
+                reduction.finish_gather(me, pending, &mut sum)?;
+                Ok(sum)
+            });
+            for sum in sums.unwrap() {
+                assert!(
+                    sum.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "{peers} x {members}"
+                );
             }
         }
     }

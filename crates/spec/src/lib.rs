@@ -12,6 +12,7 @@ pub mod model;
 pub mod optimizer;
 pub mod plan;
 pub mod plan_file;
+pub mod seating;
 pub mod size;
 pub mod topology;
 pub mod towers;
@@ -27,5 +28,6 @@ pub use model::{
 pub use optimizer::{DenseOptimizer, LearningRate, Schedule, SparseOptimizer};
 pub use plan::{COLUMN_BLOCK, Placement, Plan, PlanError, Returns, Shard};
 pub use plan_file::PlanFileError;
+pub use seating::Seating;
 pub use size::Bytes;
 pub use towers::{TowerModule, TowerSpec, TowerVariant, Towers};

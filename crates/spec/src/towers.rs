@@ -9,6 +9,8 @@
 //! A module may interact its vectors and hand on fewer floats than it got. Where a tower's tables and its module live on
 //! one host, only what the module hands on crosses the network: that is what towers are for.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -103,6 +105,25 @@ impl TowerSpec {
         self.features.iter().map(|&feature| model.table_of(feature).dim).sum()
     }
 
+    /// Weights of its module.
+    pub fn weight_count(&self, model: &ModelSpec) -> usize {
+        let (input, output) = (self.input_width(model), self.output_width(model));
+        match self.module {
+            TowerModule::Identity => 0,
+            TowerModule::Ensemble { per_feature, mixed, width } => {
+                let dim = self.features.first().map_or(0, |&feature| model.table_of(feature).dim);
+                mixed * width * input + per_feature * width * dim
+            }
+            TowerModule::Cross { layers, rank, .. } => {
+                let matrices = match rank {
+                    CrossRank::Full => input * input,
+                    CrossRank::Low(rank) => 2 * rank * input,
+                };
+                layers * (matrices + input) + output * input
+            }
+        }
+    }
+
     /// Floats that it hands on for a sample.
     pub fn output_width(&self, model: &ModelSpec) -> usize {
         match self.module {
@@ -124,6 +145,17 @@ impl ModelSpec {
     pub fn tower_modules(&self) -> impl Iterator<Item = &TowerSpec> {
         let list = if self.has_tower_modules() { &self.towers.list[..] } else { &[] };
         list.iter().filter(|tower| tower.module != TowerModule::Identity)
+    }
+
+    /// All dense weights, cut into those of each module, in order, and the rest: one range without modules. Sums over the
+    /// whole gradient (its norm) go range by range, so that a tower's ranks can form theirs.
+    pub fn weight_segments(&self, weight_count: usize) -> Vec<Range<usize>> {
+        let mut cuts = vec![0];
+        for tower in self.tower_modules() {
+            cuts.push(cuts[cuts.len() - 1] + tower.weight_count(self));
+        }
+        cuts.push(weight_count);
+        cuts.windows(2).map(|cut| cut[0]..cut[1]).collect()
     }
 
     /// The features whose vectors the network sees as they are, in feature order.

@@ -29,6 +29,7 @@ pub fn evaluate(
     comm.agree(reader.as_ref().map(drop).map_err(ToString::to_string))?;
     let mut reader = reader?;
     let mut batch = LocalBatch::default();
+    state.make_whole(comm)?;
     state.network.prepare(&state.parameters);
     for step in 0..feed.steps_per_epoch() {
         let read = feed.read(&mut reader, step, &mut batch);

@@ -23,6 +23,7 @@ pub mod same;
 pub mod scores;
 pub mod step;
 mod teaching;
+mod towers;
 pub mod trial;
 pub mod verify;
 

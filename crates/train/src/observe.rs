@@ -51,6 +51,8 @@ pub struct Started {
     pub table_parameters: u64,
     /// Bytes of all tables and their state.
     pub table_bytes: u64,
+    /// The ways of the vectors: `flat`, or how towers sit on the ranks.
+    pub route: String,
     /// Floats of all pooled vectors over floats of what the tower modules hand on; 1 without towers.
     pub compression_ratio: f64,
     /// The instruction level of the kernels.

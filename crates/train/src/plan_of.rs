@@ -2,16 +2,17 @@
 
 use campanile_spec::{Plan, config::Job};
 
-use crate::TrainError;
+use crate::{TrainError, run::plan_for};
 
-/// The plan of a job on so many ranks: `process.plan`'s, or whole tables balanced by what they cost.
+/// The plan of a job on so many ranks: `process.plan`'s, or whole tables balanced by what they cost,
+/// inside the groups of their towers if these have their own ways.
 ///
 /// # Errors
 /// When the file cannot be read, or is no plan for this model and number of ranks.
 pub fn plan_of(job: &Job, rank_count: usize) -> Result<Plan, TrainError> {
     let path = &job.process.plan;
     if path.as_os_str().is_empty() {
-        return Ok(Plan::balanced(&job.run.model, rank_count));
+        return Ok(plan_for(&job.run.model, rank_count));
     }
     let text = std::fs::read_to_string(path)
         .map_err(|source| TrainError::PlanUnread { path: path.clone(), source })?;

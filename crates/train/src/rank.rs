@@ -1,5 +1,7 @@
 //! All that one rank holds while it trains.
 
+use std::ops::Range;
+
 use campanile_comm::{Buffer, CommError, Communicator, Pending};
 use campanile_kernels::{Isa, codec::Codec};
 use campanile_model::{
@@ -8,15 +10,12 @@ use campanile_model::{
     network::{BACKWARD_SAMPLES_MAX, Inputs, Outputs},
     optimizer,
 };
-use campanile_sharded::{
-    Exchange, Manner,
-    reduce::{Reduction, slice_of},
-};
+use campanile_sharded::{Exchange, Manner, Shares, reduce::Reduction};
 use campanile_spec::{
-    Grains, ModelSpec, Plan, SparseOptimizer,
+    Grains, ModelSpec, Plan, Seating, SparseOptimizer,
     config::{DenseTraining, Run, SparseTraining, WireFormat},
 };
-use campanile_tables::Table;
+use campanile_tables::{Table, UpdateStep};
 
 use crate::{
     TrainError,
@@ -25,6 +24,7 @@ use crate::{
     loader::LocalBatch,
     step::Carry,
     teaching::Teaching,
+    towers::TowerState,
 };
 
 /// Weights, tables, optimizer state and working memory of one rank.
@@ -35,7 +35,9 @@ pub struct RankState {
     pub parameters: Vec<f32>,
     /// How dense weights move.
     pub dense: DenseTraining,
-    /// The dense optimizer's state of this rank's slice, by name.
+    /// Which dense weights each rank updates.
+    pub shares: Shares,
+    /// The dense optimizer's state of this rank's share, by name.
     pub dense_state: Vec<(&'static str, Vec<f32>)>,
     /// The shards of this rank, in the plan's order.
     pub tables: Vec<Table>,
@@ -52,14 +54,18 @@ pub struct RankState {
     pub(crate) exchange: Exchange,
     pub(crate) reduction: Reduction,
     pub(crate) gradient: GradientTree,
-    model: ModelSpec,
-    grains: Grains,
-    rank: usize,
+    /// Where towers have their own ways.
+    pub(crate) towers: Option<Box<TowerState>>,
+    pub(crate) model: ModelSpec,
+    pub(crate) grains: Grains,
+    pub(crate) rank: usize,
     rank_count: usize,
+    isa: Isa,
+    pub(crate) travels: Journey,
     workspace: Workspace,
-    task_weights: Vec<f32>,
-    logits: Vec<f32>,
-    logit_gradients: Vec<f32>,
+    pub(crate) task_weights: Vec<f32>,
+    pub(crate) logits: Vec<f32>,
+    pub(crate) logit_gradients: Vec<f32>,
     /// What it takes to learn from a teacher.
     pub(crate) teaching: Teaching,
 }
@@ -102,7 +108,7 @@ impl RankState {
         if grain_samples > BACKWARD_SAMPLES_MAX {
             return Err(TrainError::GrainTooLarge { samples: grain_samples, limit: BACKWARD_SAMPLES_MAX });
         }
-        let slice = slice_of(parameters.len(), rank, rank_count);
+        let shares = Shares::even(&run.model.weight_segments(parameters.len()), rank_count);
         let tables = plan.shards_of(rank).map(|(table, shard)| {
             let (rows, columns) = (shard.rows.clone(), shard.columns.clone());
             let spec = &run.model.tables[table.0 as usize];
@@ -119,14 +125,18 @@ impl RankState {
             dense_state: optimizer::state_names(&run.dense.optimizer)
                 .iter()
                 .copied()
-                .zip(optimizer::first_state(&run.dense.optimizer, slice.len()))
+                .zip(optimizer::first_state(&run.dense.optimizer, shares.len_of(rank)))
                 .collect(),
             dense: run.dense.clone(),
             sparse: run.sparse.clone(),
             seed: run.seed,
             timings: Timings::default(),
             exchange: Exchange::new(&run.model, plan, rank, manner),
-            reduction: Reduction::new(parameters.len(), rank_count),
+            reduction: Reduction::new(shares.clone()),
+            shares,
+            towers: None,
+            isa,
+            travels,
             gradient: GradientTree::new(parameters.len(), grains.count() / rank_count),
             workspace: network.workspace(grain_samples),
             model: run.model.clone(),
@@ -141,6 +151,54 @@ impl RankState {
             rank,
             rank_count,
         })
+    }
+
+    /// Takes the ways of towers, seated so, instead of the flat exchange; before anything is loaded. Results are the same.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    ///
+    /// # Panics
+    /// If the plan does not keep the groups' tables apart ([`Seating::fits`]).
+    pub fn sit_by_towers(&mut self, comm: &dyn Communicator, seating: &Seating) -> Result<(), TrainError> {
+        let towers = TowerState::new(comm, self, seating)?;
+        self.shares = towers.shares(&self.model, self.parameters.len());
+        let first = optimizer::first_state(&self.dense.optimizer, self.shares.len_of(self.rank));
+        self.dense_state.iter_mut().zip(first).for_each(|(state, first)| state.1 = first);
+        self.towers = Some(Box::new(towers));
+        Ok(())
+    }
+
+    /// The most samples of a grain.
+    pub(crate) fn samples_max(&self) -> usize {
+        self.workspace.samples_max()
+    }
+
+    /// The level of instructions.
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Sees to it that this rank has all dense weights, also those that towers keep to themselves.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn make_whole(&mut self, comm: &dyn Communicator) -> Result<(), TrainError> {
+        match &mut self.towers {
+            Some(towers) => towers.make_whole(comm, &self.shares, &mut self.parameters),
+            None => Ok(()),
+        }
+    }
+
+    /// How rows move in a step.
+    pub(crate) fn row_update(&self, step: u64) -> UpdateStep {
+        UpdateStep {
+            learning_rate: self.sparse.learning_rate.at(step),
+            step,
+            l2: self.sparse.l2,
+            row_norm_max: self.sparse.row_norm_max,
+            seed: self.seed,
+        }
     }
 
     /// The logits of this rank's samples of the last batch, `[sample][task]`, before any update.
@@ -213,8 +271,13 @@ impl RankState {
     /// Tells all ranks that this one cannot go on, in place of the ids that they wait for, and why.
     pub(crate) fn refuse<T>(&mut self, comm: &dyn Communicator, error: TrainError) -> Result<T, TrainError> {
         if comm.rank_count() > 1 {
-            let ids = self.start_ids(comm, Some(Err(error.to_string())))?;
-            self.finish_ids(ids)?;
+            match &mut self.towers {
+                Some(towers) => towers.refuse(error.to_string())?,
+                None => {
+                    let ids = self.start_ids(comm, Some(Err(error.to_string())))?;
+                    self.finish_ids(ids)?;
+                }
+            }
         }
         Err(error)
     }
@@ -295,45 +358,19 @@ impl RankState {
     }
 
     fn one_grain(&mut self, batch: &LocalBatch, grain: usize, onto: Onto, gradient: &mut [f32]) {
-        let (tasks, width) = (self.model.tasks.len(), self.model.pooled_width());
-        let dense_count = self.model.dense_count;
-        let samples = self.grains.samples(batch.global_count, grain);
-        let (from, count) = (samples.start - batch.first, samples.len());
-        if count == 0 {
-            if onto == Onto::Anything {
-                gradient.fill(0.0);
-            }
-            return;
-        }
-        let labels = Labels {
-            sample_count: batch.samples.sample_count,
-            labels: &batch.samples.labels,
-            weights: &batch.samples.weights,
-        };
-        let scale = 1.0 / batch.global_count.max(1) as f64;
-        let (network, workspace) = (&self.network, &mut self.workspace);
         let (pooled, pooled_gradient) = self.exchange.pooled_and_gradient();
-        let dense = &batch.samples.dense[from * dense_count..][..count * dense_count];
-        let pooled = &pooled[from * width..][..count * width];
-        let pooled_gradient = &mut pooled_gradient[from * width..][..count * width];
-        network.forward(workspace, &self.parameters, count, dense, pooled);
-        let outputs = network.output_width();
-        let (samples, logits) = (from..from + count, workspace.logits(count));
-        copy_served(logits, outputs, &mut self.logits[from * tasks..][..count * tasks], tasks);
-        self.logit_gradients.resize(count * outputs, 0.0);
-        let (logit_gradients, task_weights) = (&mut self.logit_gradients, &self.task_weights);
-        binary_cross_entropy(labels, samples.clone(), task_weights, scale, logits, logit_gradients);
-        self.teaching.lesson(&batch.samples, task_weights, scale).add_teacher(
-            samples,
-            logits,
-            logit_gradients,
-        );
-        let inputs = Inputs { samples: count, dense, pooled };
-        let outputs = Outputs { gradient, pooled: pooled_gradient };
-        match onto {
-            Onto::Anything => network.backward_anew(workspace, inputs, logit_gradients, outputs),
-            Onto::LeftNeighbour => network.backward(workspace, inputs, logit_gradients, outputs),
-        }
+        let mut pass = Pass {
+            network: &self.network,
+            workspace: &mut self.workspace,
+            parameters: &self.parameters,
+            task_weights: &self.task_weights,
+            pooled,
+            pooled_gradient,
+            logits: &mut self.logits,
+            logit_gradients: &mut self.logit_gradients,
+            teaching: &self.teaching,
+        };
+        pass.train(batch, self.grains.samples(batch.global_count, grain), onto, gradient);
     }
 
     /// Trains the adapters on the batch, and has them correct the teacher; every rank's samples count.
@@ -350,24 +387,84 @@ impl RankState {
 
     /// What the dense gradient is scaled with so that its norm stays within the job's limit, from sums over
     /// fixed blocks added in block order. Each rank has the reduced gradient of its own blocks.
-    pub(crate) fn clip_factor(&self, comm: &dyn Communicator) -> Result<f32, CommError> {
+    pub(crate) fn clip_factor(&self, comm: &dyn Communicator, gradient: &[f32]) -> Result<f32, CommError> {
         if self.dense.norm_max == 0.0 {
             return Ok(1.0);
         }
-        let slice = slice_of(self.parameters.len(), self.rank, self.rank_count);
-        let squares: Vec<f64> = optimizer::block_squares(&self.gradient.sum()[slice]).collect();
+        let own = self.shares.of(self.rank).iter();
+        let squares: Vec<f64> =
+            own.flat_map(|range| optimizer::block_squares(&gradient[range.clone()])).collect();
         let all = comm.all_gather(Buffer::of(&squares))?;
-        let squares = all.iter().flat_map(|part| part.values::<f64>()).copied();
+        let by_rank: Vec<&[f64]> = all.iter().map(|part| part.values()).collect();
+        let squares = self.shares.blocks_in_order(&by_rank).into_iter();
         Ok(optimizer::clip_factor(self.dense.norm_max, squares))
     }
 
-    /// Moves this rank's slice of the dense weights.
-    pub(crate) fn update_dense(&mut self, step: u64, clip: f32) {
-        let slice = slice_of(self.parameters.len(), self.rank, self.rank_count);
-        let mut state: Vec<&mut [f32]> =
-            self.dense_state.iter_mut().map(|(_, values)| &mut values[..]).collect();
+    /// Moves this rank's share of the dense weights.
+    pub(crate) fn update_dense(&mut self, step: u64, clip: f32, gradient: &[f32]) {
         let update = optimizer::Update::new(&self.dense, step, clip);
-        update.apply(&mut self.parameters[slice.clone()], &mut state, &self.gradient.sum()[slice]);
+        let mut first = 0;
+        for range in self.shares.of(self.rank) {
+            let own = first..first + range.len();
+            let mut state: Vec<&mut [f32]> =
+                self.dense_state.iter_mut().map(|(_, values)| &mut values[own.clone()]).collect();
+            update.apply(&mut self.parameters[range.clone()], &mut state, &gradient[range.clone()]);
+            first = own.end;
+        }
+    }
+}
+
+/// A network at work on the samples of a rank.
+pub(crate) struct Pass<'a> {
+    pub network: &'a Network,
+    pub workspace: &'a mut Workspace,
+    pub parameters: &'a [f32],
+    pub task_weights: &'a [f32],
+    /// Vectors of all the rank's samples, and room for their gradients.
+    pub pooled: &'a [f32],
+    pub pooled_gradient: &'a mut [f32],
+    pub logits: &'a mut [f32],
+    pub logit_gradients: &'a mut Vec<f32>,
+    pub teaching: &'a Teaching,
+}
+
+impl Pass<'_> {
+    /// Forward, loss and backward of a grain, whose `samples` are counted in the global batch.
+    pub fn train(&mut self, batch: &LocalBatch, samples: Range<usize>, onto: Onto, gradient: &mut [f32]) {
+        let (from, count) = (samples.start - batch.first, samples.len());
+        if count == 0 {
+            if onto == Onto::Anything {
+                gradient.fill(0.0);
+            }
+            return;
+        }
+        let (tasks, local) = (self.task_weights.len(), batch.samples.sample_count);
+        let labels =
+            Labels { sample_count: local, labels: &batch.samples.labels, weights: &batch.samples.weights };
+        let scale = 1.0 / batch.global_count.max(1) as f64;
+        let (width, dense_count) = (self.pooled.len() / local, batch.samples.dense.len() / local);
+        let dense = &batch.samples.dense[from * dense_count..][..count * dense_count];
+        let pooled = &self.pooled[from * width..][..count * width];
+        let pooled_gradient = &mut self.pooled_gradient[from * width..][..count * width];
+        let (network, workspace) = (self.network, &mut *self.workspace);
+        network.forward(workspace, self.parameters, count, dense, pooled);
+        let outputs = network.output_width();
+        let (samples, logits) = (from..from + count, workspace.logits(count));
+        copy_served(logits, outputs, &mut self.logits[from * tasks..][..count * tasks], tasks);
+        self.logit_gradients.resize(count * outputs, 0.0);
+        let (logit_gradients, task_weights) = (&mut *self.logit_gradients, self.task_weights);
+        binary_cross_entropy(labels, samples.clone(), task_weights, scale, logits, logit_gradients);
+        self.teaching.lesson(&batch.samples, task_weights, scale).add_teacher(
+            samples,
+            logits,
+            logit_gradients,
+        );
+        let inputs = Inputs { samples: count, dense, pooled };
+        let outputs = Outputs { gradient, pooled: pooled_gradient };
+        match onto {
+            Onto::Anything => network.backward_anew(workspace, inputs, self.logit_gradients, outputs),
+            Onto::LeftNeighbour => network.backward(workspace, inputs, self.logit_gradients, outputs),
+        }
     }
 }
 

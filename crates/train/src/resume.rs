@@ -10,7 +10,6 @@ use std::{path::PathBuf, sync::Arc};
 use campanile_comm::{Buffer, Communicator};
 use campanile_data::{Prepared, Transforms};
 use campanile_model::{Network, Parameter, optimizer::state_names};
-use campanile_sharded::reduce::slice_of;
 use campanile_spec::config::Job;
 use campanile_tables::checkpoint::{
     self, Checkpoint, CheckpointError, DenseKind, DenseLayout, Limits, Load, Manifest, Progress, Sweep,
@@ -86,14 +85,15 @@ impl<'a> Checkpoints<'a> {
         let Some(path) = checkpoint::latest(&self.directory)? else { return Ok(0) };
         let found = Checkpoint::open(&path)?;
         let manifest = found.manifest();
-        if let Some(difference) = difference(&manifest.job["run"], &json!(self.job.run)) {
+        let runs = [manifest.job["run"].clone(), json!(self.job.run)].map(without_idle_towers);
+        if let Some(difference) = difference(&runs[0], &runs[1]) {
             return Err(TrainError::OtherRun { path, difference });
         }
         if manifest.transforms != self.fingerprint {
             let (found, wanted) = (manifest.transforms.clone(), self.fingerprint.to_owned());
             return Err(TrainError::OtherData { path, found, wanted });
         }
-        load(&found, state, comm.rank(), comm.rank_count(), Load::RowsAndState)?;
+        load(&found, state, comm.rank(), Load::RowsAndState)?;
         scores.restore(&manifest.extra["scores"], &path)?;
         let step = manifest.step;
         self.mark = manifest.cursor["next"]
@@ -167,12 +167,13 @@ impl<'a> Checkpoints<'a> {
         scores: &Scores,
         step: u64,
     ) -> Result<(), TrainError> {
+        state.make_whole(comm)?;
         let made = if comm.rank() == 0 { self.prepare(step) } else { Ok(()) };
         comm.agree(made.as_ref().map(drop).map_err(ToString::to_string))?;
         made?;
         let begun = Sweep::begin(&self.directory, step, &mut state.tables, Limits::default());
         let begun = begun.and_then(|mut sweep| {
-            write_dense(&mut sweep, state, comm.rank(), comm.rank_count())?;
+            write_dense(&mut sweep, state, comm.rank())?;
             Ok(sweep)
         });
         self.discard_on_error(comm, step, begun.as_ref().err())?;
@@ -278,13 +279,7 @@ impl<'a> Checkpoints<'a> {
 ///
 /// # Errors
 /// When a file is damaged, or a tensor is missing or of another shape.
-pub fn load(
-    found: &Checkpoint,
-    state: &mut RankState,
-    rank: usize,
-    rank_count: usize,
-    what: Load,
-) -> Result<(), TrainError> {
+pub fn load(found: &Checkpoint, state: &mut RankState, rank: usize, what: Load) -> Result<(), TrainError> {
     let weights = found.dense_values(&served_layout(&state.network))?;
     let (served, count) = (weights.len(), state.parameters.len());
     state.parameters[..served].copy_from_slice(&weights);
@@ -296,9 +291,12 @@ pub fn load(
             rest = after;
             now
         };
-        let slice = slice_of(count, rank, rank_count);
         for (_, own) in &mut state.dense_state {
-            own.copy_from_slice(&next(count)[slice.clone()]);
+            let (whole, mut first) = (next(count), 0);
+            for range in state.shares.of(rank) {
+                own[first..first + range.len()].copy_from_slice(&whole[range.clone()]);
+                first += range.len();
+            }
         }
         state.parameters[served..].copy_from_slice(next(count - served));
         if let Some(adapting) = state.teaching.adapting_mut() {
@@ -318,22 +316,21 @@ pub fn load(
 }
 
 /// Adds this rank's slice of the dense optimizer's state, and on rank 0 the dense weights, which all ranks have.
-fn write_dense(
-    sweep: &mut Sweep,
-    state: &RankState,
-    rank: usize,
-    rank_count: usize,
-) -> Result<(), CheckpointError> {
+fn write_dense(sweep: &mut Sweep, state: &RankState, rank: usize) -> Result<(), CheckpointError> {
     let served = state.network.served_parameters().last().map_or(0, |last| last.range.end);
     if rank == 0 {
         sweep.dense(&Arc::new(served_layout(&state.network)), 0, state.parameters[..served].to_vec())?;
     }
     let layout = Arc::new(state_layout(state));
-    let (count, first) = (state.parameters.len(), slice_of(state.parameters.len(), rank, rank_count).start);
-    // A small network may leave a rank without a slice.
-    let slices = state.dense_state.iter().enumerate().filter(|(_, (_, values))| !values.is_empty());
-    for (place, (_, values)) in slices {
-        sweep.dense(&layout, (place * count + first) as u64, values.clone())?;
+    let count = state.parameters.len();
+    // A small network may leave a rank without a share.
+    for (place, (_, values)) in state.dense_state.iter().enumerate() {
+        let mut first = 0;
+        for range in state.shares.of(rank) {
+            let own = values[first..first + range.len()].to_vec();
+            sweep.dense(&layout, (place * count + range.start) as u64, own)?;
+            first += range.len();
+        }
     }
     // What only training needs, and all ranks have.
     let mut training_only = state.parameters[served..].to_vec();
@@ -377,6 +374,16 @@ fn state_layout(state: &RankState) -> DenseLayout {
 
 fn entry(parameter: &Parameter, suffix: &str) -> TensorEntry {
     TensorEntry { name: format!("{}{suffix}", parameter.name), shape: parameter.shape.clone() }
+}
+
+/// A run without towers that have no modules: these change no result.
+fn without_idle_towers(mut run: Value) -> Value {
+    if run["model"]["towers"]["variant"] != "towers"
+        && let Some(model) = run["model"].as_object_mut()
+    {
+        model.remove("towers");
+    }
+    run
 }
 
 /// Which keys of two runs differ, but for those that only say when to stop or when to look.

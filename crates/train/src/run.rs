@@ -9,7 +9,7 @@ use campanile_comm::Communicator;
 use campanile_data::{Dataset, Prepared};
 use campanile_kernels::Isa;
 use campanile_spec::{
-    Plan,
+    ModelSpec, Plan, Seating,
     config::{Job, Pipeline},
 };
 use campanile_tables::{
@@ -78,6 +78,22 @@ pub fn train(
 ) -> Result<Summary, TrainError> {
     let plan = ranks.together(plan_of(job, ranks.count()))?;
     train_by(&plan, job, prepared, ranks, observer)
+}
+
+/// Tables whole and balanced: inside the groups of their towers where the job's towers have their own ways, else over all
+/// ranks.
+pub fn plan_for(model: &ModelSpec, rank_count: usize) -> Plan {
+    match Seating::of(model, rank_count) {
+        Ok(Some(seating)) => seating.plan(model),
+        // Towers that share a table cannot live apart: the flat exchange gives the same results.
+        Ok(None) | Err(_) => Plan::balanced(model, rank_count),
+    }
+}
+
+/// The seating of the job's towers, if they are to have their own ways and the plan keeps them apart.
+fn seating_for(model: &ModelSpec, plan: &Plan) -> Option<Seating> {
+    let seating = Seating::of(model, plan.rank_count).ok().flatten();
+    seating.filter(|seating| seating.fits(model, plan))
 }
 
 /// Trains a job with its tables placed by a plan, which changes no result.
@@ -152,6 +168,10 @@ impl Trainer<'_> {
         let chunks = if self.pipelined() { PIPELINE_CHUNKS } else { 1 };
         let made = RankState::new(run, Seat { plan: self.plan, rank: comm.rank(), chunks, isa });
         let mut state = self.together(made)?;
+        let seating = seating_for(&run.model, self.plan);
+        if let Some(seating) = &seating {
+            state.sit_by_towers(comm, seating)?;
+        }
         let mut scores = Scores::for_training(run);
         let mut checkpoints = Checkpoints::new(self.job, self.prepared);
         let found = checkpoints.restore(comm, &mut state, &mut scores);
@@ -259,7 +279,7 @@ impl Trainer<'_> {
             };
             // An evaluation needs the way of the ids for itself.
             let mut next = None;
-            if self.pipelined() && done < last && !looks {
+            if self.pipelined() && state.towers.is_none() && done < last && !looks {
                 let read = next_batch(&mut loader, &mut trouble);
                 let read = if comm.rank_count() == 1 { Ok(read?) } else { read };
                 next = read.transpose();
@@ -364,6 +384,7 @@ impl Trainer<'_> {
             dense_parameters: state.parameters.len(),
             table_parameters: run.model.tables.iter().map(|t| t.row_count * t.dim as u64).sum(),
             table_bytes: run.model.tables.iter().map(|t| memory_needed(t, &run.sparse.optimizer)).sum(),
+            route: state.towers.as_ref().map_or_else(|| "flat".to_owned(), |towers| towers.words()),
             compression_ratio: run.model.compression_ratio(),
             level: format!("{:?}", isa.level()),
         }
@@ -419,7 +440,7 @@ pub fn judge(
         let (rank, rank_count, isa) = (comm.rank(), comm.rank_count(), same::level(comm)?);
         let loaded = || -> Result<RankState, TrainError> {
             let mut state = RankState::new(&job.run, Seat { plan, rank, chunks: 1, isa })?;
-            resume::load(&Checkpoint::open(path)?, &mut state, rank, rank_count, Load::Rows)?;
+            resume::load(&Checkpoint::open(path)?, &mut state, rank, Load::Rows)?;
             Ok(state)
         };
         let mut state = ranks::together(comm, loaded())?;

@@ -1,9 +1,8 @@
 //! One training step: everything that happens to a batch, in order.
 
 use campanile_comm::{Communicator, Pending};
-use campanile_tables::UpdateStep;
 
-use crate::{TrainError, clock::Part, loader::LocalBatch, rank::RankState};
+use crate::{TrainError, clock::Part, loader::LocalBatch, rank::RankState, towers};
 
 /// What a step did on this rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -46,6 +45,9 @@ pub fn step<'c>(
     carry: &mut Carry<'c>,
     turn: Turn<'_>,
 ) -> Result<StepReport, TrainError> {
+    if state.towers.is_some() {
+        return towers::step(comm, state, &turn);
+    }
     let looks_ahead = turn.next.is_some();
     state.take_up(comm, turn.batch)?; // unless its ids came during the last step
     let vectors = state.start_vectors(comm)?;
@@ -61,18 +63,14 @@ pub fn step<'c>(
     let sum = state.reduction.start_sum(comm, state.gradient.sum())?;
     state.finish_gradients(gradients)?;
     state.timings.start(Part::Update);
-    let update = UpdateStep {
-        learning_rate: state.sparse.learning_rate.at(turn.number),
-        step: turn.number,
-        l2: state.sparse.l2,
-        row_norm_max: state.sparse.row_norm_max,
-        seed: state.seed,
-    };
+    let update = state.row_update(turn.number);
     let touched = state.exchange.update(comm, &mut state.tables, &mut state.mirrors, &update)?;
     state.timings.start(Part::Dense);
     state.reduction.finish_sum(comm, sum, state.gradient.sum_mut())?;
-    let clip = state.clip_factor(comm)?;
-    state.update_dense(turn.number, clip);
+    let tree = std::mem::take(&mut state.gradient);
+    let clip = state.clip_factor(comm, tree.sum())?;
+    state.update_dense(turn.number, clip, tree.sum());
+    state.gradient = tree;
     carry.weights = state.reduction.start_gather(comm, &state.parameters)?;
     if !looks_ahead {
         state.settle(comm, carry)?;

@@ -53,6 +53,11 @@ impl Teaching {
         Ok(Teaching { distil, adapting, corrected: Vec::new() })
     }
 
+    /// How the model learns from a teacher.
+    pub fn distil(&self) -> &Distil {
+        &self.distil
+    }
+
     /// The adapters, if the method has any.
     pub fn adapting(&self) -> Option<&Adapting> {
         self.adapting.as_ref()

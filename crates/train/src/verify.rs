@@ -21,7 +21,7 @@ use crate::{
     TrainError,
     observe::{Event, Observer},
     ranks::Ranks,
-    run::train_by,
+    run::{plan_for, train_by},
 };
 
 pub use difference::first_difference;
@@ -41,12 +41,21 @@ pub enum Tables {
     Grid,
     /// A copy on every rank.
     Replicated,
+    /// Whole, with the ways of the job's towers, if it has any.
+    Towers,
 }
 
 impl Tables {
     /// All, in the order in which they are tried.
-    pub const ALL: [Tables; 6] =
-        [Tables::Whole, Tables::WholeLent, Tables::Rows, Tables::Columns, Tables::Grid, Tables::Replicated];
+    pub const ALL: [Tables; 7] = [
+        Tables::Whole,
+        Tables::Towers,
+        Tables::WholeLent,
+        Tables::Rows,
+        Tables::Columns,
+        Tables::Grid,
+        Tables::Replicated,
+    ];
 
     /// In words.
     pub fn name(self) -> &'static str {
@@ -57,6 +66,7 @@ impl Tables {
             Tables::Columns => "by columns",
             Tables::Grid => "grid",
             Tables::Replicated => "replicated",
+            Tables::Towers => "towers",
         }
     }
 
@@ -65,8 +75,11 @@ impl Tables {
         let all: Vec<usize> = (0..ranks).collect();
         let half = ranks.div_ceil(2);
         let balanced = Plan::balanced(model, ranks);
+        if self == Tables::Towers {
+            return plan_for(model, ranks);
+        }
         let place = |(table, whole): (&campanile_spec::TableSpec, &Placement)| match self {
-            Tables::Whole => whole.clone(),
+            Tables::Whole | Tables::Towers => whole.clone(),
             Tables::WholeLent => whole.clone().returning(Returns::Rows),
             Tables::Rows => Placement::by_rows(table, &all),
             Tables::Columns => Placement::by_columns(table, &all),

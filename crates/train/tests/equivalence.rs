@@ -6,8 +6,8 @@ use campanile_oracle::Oracle;
 use campanile_spec::{
     AdapterSpec, Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, Distil, DistilMethod, FeatureSpec,
     Grains, Heads, LearningRate, ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns,
-    RowFormat, RowInit, Schedule, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec,
-    TowerVariant, Towers,
+    RowFormat, RowInit, Schedule, Seating, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule,
+    TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
@@ -319,10 +319,23 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Trains on some ranks by a plan; with more than one chunk, the ids of the next batch travel ahead.
 fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
-    let (grains, ranks) = (Grains::new(8), plan.rank_count);
+    engine_seated(case, run, (plan, None), chunks)
+}
+
+/// The same, with the ways of towers if they are seated.
+fn engine_seated(
+    case: &Case,
+    run: &Run,
+    (plan, seating): (&Plan, Option<&Seating>),
+    chunks: usize,
+) -> Outcome {
+    let (grains, ranks) = (run.grains(), plan.rank_count);
     let parts = threads::run(ranks, |me| -> Result<_, TrainError> {
         let seat = Seat { plan, rank: me.rank(), chunks, isa: Isa::detect() };
         let mut state = RankState::new(run, seat)?;
+        if let Some(seating) = seating {
+            state.sit_by_towers(me, seating)?;
+        }
         let (mut logits, mut carry) = (Vec::new(), Carry::default());
         let local = |number: u64| {
             let batch = batch(case, &run.model, number);
@@ -332,11 +345,12 @@ fn engine(case: &Case, run: &Run, plan: &Plan, chunks: usize) -> Outcome {
         };
         for number in 0..STEPS {
             let (now, next) = (local(number), local(number + 1));
-            let ahead = chunks > 1 && number + 1 < STEPS;
+            let ahead = chunks > 1 && number + 1 < STEPS && seating.is_none();
             step(me, &mut state, &mut carry, Turn { number, batch: &now, next: ahead.then_some(Ok(&next)) })?;
             logits.push(bits(state.logits()));
         }
         state.settle(me, &mut carry)?;
+        state.make_whole(me)?;
         let adapters = bits(state.adapter_parameters());
         Ok((logits, bits(&state.parameters), state.tables, adapters))
     });
@@ -387,7 +401,7 @@ fn lay(shard: &Table, rows: &mut [u8], state: &mut [u32]) {
 }
 
 fn oracle(case: &Case, run: &Run) -> Outcome {
-    let mut oracle = Oracle::student(&run.model, Grains::new(8), &run.sparse, &run.dense, &run.distil);
+    let mut oracle = Oracle::student(&run.model, run.grains(), &run.sparse, &run.dense, &run.distil);
     oracle.exchange = run.exchange;
     let plan = Plan::balanced(&run.model, 1);
     let first = RankState::new(run, Seat { plan: &plan, rank: 0, chunks: 1, isa: Isa::SCALAR }).unwrap();
@@ -456,5 +470,148 @@ proptest! {
             let plan = plan(&case, &run.model, ranks);
             prop_assert_eq!(&engine(&case, &run, &plan, case.chunks), &one, "{} ranks", ranks);
         }
+    }
+}
+
+/// Groups and members: hosts and ranks of each, several hosts to a tower, several towers to a host.
+const SHAPES: [(usize, usize); 13] =
+    [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4), (8, 1), (1, 8), (4, 4), (2, 8), (8, 2), (16, 1)];
+
+/// A run with towers for every shape: 16 features, each with its table, dealt to some towers.
+fn seated_run(case: &Case, towers: usize, module: u8) -> (Case, Run) {
+    let dims = [8usize, 8, 8, 8, 8, 40, 40, 40, 8, 8];
+    let tables: Vec<(u64, usize)> = (0..16).map(|t| (5 + 3 * t as u64, dims[t % 10])).collect();
+    let features = (0..16).map(|f| (f, (f % 3) as u8)).collect();
+    let case = Case { tables, features, network: case.network % 6, towers: 0, ..case.clone() };
+    let mut run = run_of(&case);
+    run.grain_count = 16;
+    let module = |features: &[usize]| {
+        let equal = features.iter().all(|&f| dims[f % 10] == dims[features[0] % 10]);
+        match module {
+            0 => TowerModule::Identity,
+            1 => TowerModule::Cross { layers: 1, rank: CrossRank::Low(3), width: 8 },
+            2 if features[0].is_multiple_of(2) => TowerModule::Identity,
+            _ if equal => TowerModule::Ensemble { per_feature: 1, mixed: 1, width: 8 },
+            _ => TowerModule::Ensemble { per_feature: 0, mixed: 2, width: 8 },
+        }
+    };
+    let list = (0..towers)
+        .map(|tower| {
+            let features: Vec<usize> = (0..16).filter(|f| f * 7 % 16 % towers == tower).collect();
+            TowerSpec { name: format!("tower{tower}"), module: module(&features), features }
+        })
+        .collect();
+    run.model.towers = Towers { variant: TowerVariant::Towers, list };
+    (case, run)
+}
+
+fn compare(found: &Outcome, want: &Outcome, what: &str) {
+    assert_eq!(found.logits, want.logits, "logits, {what}");
+    assert_eq!(found.weights, want.weights, "dense weights, {what}");
+    assert_eq!(found.adapters, want.adapters, "adapters, {what}");
+    assert_eq!(found.rows, want.rows, "rows, {what}");
+    assert_eq!(found.state, want.state, "state, {what}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The ways of towers, in every shape, have the bits of the oracle, and without modules those of the flat model.
+    #[test]
+    fn the_ways_of_towers_have_the_bits_of_the_oracle(case in case(), module in 0u8..4) {
+        for towers in [16, 8, 3] {
+            let (case, mut run) = seated_run(&case, towers, module);
+            let want = oracle(&case, &run);
+            if module == 0 {
+                let flat = Run { model: ModelSpec { towers: Towers::default(), ..run.model.clone() }, ..run.clone() };
+                compare(&oracle(&case, &flat), &want, "the flat model");
+                run.model.towers.variant = TowerVariant::Sptt;
+            }
+            for (groups, members) in SHAPES {
+                let Ok(seating) = Seating::new(&run.model, groups * members, groups) else {
+                    prop_assert!(groups > towers);
+                    continue;
+                };
+                let plan = seating.plan(&run.model);
+                let what = format!("{towers} towers in {groups} groups of {members}, module {module}");
+                compare(&engine_seated(&case, &run, (&plan, Some(&seating)), 1), &want, &what);
+                if members > 1 {
+                    let cut = cut_inside(&run.model, &seating);
+                    compare(&engine_seated(&case, &run, (&cut, Some(&seating)), 1), &want, &format!("{what}, cut"));
+                }
+            }
+        }
+    }
+}
+
+/// A plan that cuts tables by rows and columns inside their groups.
+fn cut_inside(model: &ModelSpec, seating: &Seating) -> Plan {
+    let mut plan = seating.plan(model);
+    for (table, placement) in plan.placements.iter_mut().enumerate() {
+        let group = placement.shards[0].rank / seating.members;
+        let ranks: Vec<usize> = (group * seating.members..(group + 1) * seating.members).collect();
+        *placement = match table % 3 {
+            0 => Placement::by_rows(&model.tables[table], &ranks),
+            1 => Placement::by_columns(&model.tables[table], &ranks),
+            _ => placement.clone().returning(Returns::Rows),
+        };
+    }
+    assert!(seating.fits(model, &plan));
+    plan
+}
+
+/// A rank that cannot read its batch, and an id beyond its table: all ranks learn of it, and none waits for ever.
+#[test]
+fn ranks_that_sit_by_towers_fail_together() {
+    let (case, mut run) = seated_run(&small_case(), 8, 3);
+    run.batch_size = 32;
+    for (groups, members) in [(2, 2), (4, 2), (8, 1)] {
+        let seating = Seating::new(&run.model, groups * members, groups).unwrap();
+        let plan = seating.plan(&run.model);
+        let failed = threads::run(groups * members, |me| -> Result<_, TrainError> {
+            let seat = Seat { plan: &plan, rank: me.rank(), chunks: 1, isa: Isa::detect() };
+            let mut state = RankState::new(&run, seat)?;
+            state.sit_by_towers(me, &seating)?;
+            let batch = batch(&case, &run.model, 0);
+            let own = Grains::new(16).samples_of_rank(batch.sample_count, me.rank(), groups * members);
+            let mut samples = batch.slice(own.clone());
+            if me.rank() == 1 {
+                let (offsets, mut rows, weights) = samples.bags.into_parts();
+                rows.iter_mut().for_each(|row| *row = 1_000_000);
+                samples.bags = Bags::new(16, own.len(), offsets, rows, weights).unwrap();
+            }
+            let local =
+                LocalBatch { samples, global_count: batch.sample_count, first: own.start, mark: None };
+            let turn = Turn { number: 0, batch: &local, next: None };
+            let outcome = step(me, &mut state, &mut Carry::default(), turn);
+            Ok(outcome.err().map(|error| error.to_string()))
+        });
+        for words in failed.unwrap() {
+            let words = words.expect("every rank has failed");
+            assert!(words.contains("rank") && words.contains("1000000"), "{words}");
+        }
+    }
+}
+
+fn small_case() -> Case {
+    Case {
+        seed: 5,
+        batch_size: 32,
+        dense_count: 2,
+        tables: vec![(10, 8)],
+        features: vec![(0, 0)],
+        network: 0,
+        separate_heads: false,
+        tasks: 1,
+        sparse: 2,
+        dense: 1,
+        l2: false,
+        clip: true,
+        last_batch: 32,
+        exchange: ExchangeFormat { forward: WireFormat::F32, backward: WireFormat::F32 },
+        plan: 1,
+        towers: 0,
+        chunks: 1,
+        distil: Distil::default(),
     }
 }

@@ -186,7 +186,7 @@ impl Watcher<'_> {
             started.level,
         ));
         if let Some(towers) = &self.towers {
-            progress.line(towers);
+            progress.line(&format!("{towers}; ways of the vectors: {}", started.route));
         }
         if started.first_step > 0 {
             let step = format::count(started.first_step);

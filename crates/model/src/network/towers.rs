@@ -55,6 +55,22 @@ pub(super) fn build(
     Ok(vectors)
 }
 
+/// The vectors above the towers where others have computed them: they are the pooled ones then.
+pub(super) fn given(spec: &ModelSpec, graph: &Graph, widths: &[usize]) -> Vec<Vector> {
+    let plain = spec.plain_features().into_iter().map(|feature| spec.features[feature].name.clone());
+    let handed_on = |tower: &TowerSpec| {
+        let name = tower.name.clone();
+        (0..tower.vector_count()).map(move |vector| format!("{name}.{vector}"))
+    };
+    let names = plain.chain(spec.tower_modules().flat_map(handed_on));
+    let mut start = 0;
+    let vector = |(name, width): (String, &usize)| {
+        start += width;
+        Vector { name, place: graph.pooled().columns(start - width, *width) }
+    };
+    names.zip(widths).map(vector).collect()
+}
+
 /// One tower's module; returns what it hands on.
 pub(super) fn module(
     graph: &mut Graph,

@@ -22,7 +22,7 @@ pub fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
         let plan = Plan::balanced(&trained.job.run.model, 1);
         let seat = Seat { plan: &plan, rank: 0, chunks: 1, isa: Isa::detect() };
         let mut state = RankState::new(&trained.job.run, seat)?;
-        resume::load(&found, &mut state, 0, 1, Load::Rows)?;
+        resume::load(&found, &mut state, 0, Load::Rows)?;
         state.network.prepare(&state.parameters);
         let mut logits = Vec::new();
         let size = trained.job.run.batch_size;
