@@ -26,10 +26,13 @@ test_samples = 0
 samples_per_second = 1000.0
 dense_count = 4
 sparse_count = 6
-vocabulary = [20000, 2000, 500, 100, 50, 20]
+vocabulary = [50000, 5000, 500, 100, 50, 20]
 click_rate = 0.04
 hidden_groups = 2
 across_pairs = 2
+[run.data.world.signal]
+main = 1.2
+inside = 0.4
 [[run.data.world.domains]]
 name = "feed"
 share = 5.0
@@ -47,10 +50,10 @@ kind = "mlp"
 hidden = [32]
 [run.sparse]
 optimizer = "adagrad"
-learning_rate = 0.03
+learning_rate = 0.04
 [run.dense]
 optimizer = "adagrad"
-learning_rate = 0.03
+learning_rate = 0.04
 [process]
 threads = 1
 "#;

@@ -64,11 +64,13 @@ impl Table {
         for row in &self.rows {
             let mean = |of: fn(&Measured) -> f64| Mean::of(row.measured.iter().map(of));
             let (gain, teacher) = (self.gain(row), mean(|m| m.teacher_ne));
-            let (teacher_ne, transfer) = match teacher.value.is_nan() {
-                true => ("–".to_owned(), "–".to_owned()),
-                false => {
-                    (format!("{:.4}", teacher.value), format!("{:.0} %", 100.0 * self.transfer(row).value))
-                }
+            let teacher_ne =
+                if teacher.value.is_nan() { "–".to_owned() } else { format!("{:.4}", teacher.value) };
+            // A teacher that is worse than the twin has no gain to hand on.
+            let twin = Mean::of(self.rows[0].measured.iter().map(|twin| twin.ne)).value;
+            let transfer = match teacher.value < twin && gain.value != 0.0 {
+                true => format!("{:.0} %", 100.0 * self.transfer(row).value),
+                false => "–".to_owned(),
             };
             println!(
                 "| {} | {:.4} | {:+.2} ± {:.2} % | {:.4} | {:.3} | {teacher_ne} | {transfer} |",
