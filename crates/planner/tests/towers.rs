@@ -47,7 +47,7 @@ fn cheapest(capacity: &Capacity, cost: &Square, features: usize) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// With equal weights no partition within the limits is cheaper.
     #[test]
@@ -137,7 +137,7 @@ fn learned_towers_are_better_inside_than_towers_that_learned_nothing() {
 
 #[test]
 fn heavy_features_go_first_to_the_lightest() {
-    assert_eq!(baselines::by_size(&[1.0, 5.0, 2.0, 4.0, 2.0], 2), [0, 0, 1, 1, 1]);
+    assert_eq!(baselines::by_size(&[1.0, 5.0, 2.0, 4.0, 2.0], 2), [1, 0, 1, 1, 0]);
     assert_eq!(baselines::round_robin(5, 2), [0, 1, 0, 1, 0]);
 }
 
