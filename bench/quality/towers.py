@@ -53,7 +53,6 @@ TOWERS = 8
 
 def section(partition, names):
     """The job's section for a partition, with modules that hand on a quarter of the floats."""
-    text = '[run.towers]\nmodule = { kind = "ensemble", per_feature = 0, mixed = %d, width = 16 }\n'
     lines = []
     for tower in range(TOWERS):
         features = [name for name, of in zip(names, partition) if of == tower]
