@@ -28,7 +28,7 @@ pub struct Dataset {
 enum Kind {
     Empty,
     Packed { file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64> },
-    World { world: Arc<World>, split: Split },
+    World { world: Arc<World>, split: Split, labels: Vec<usize> },
 }
 
 impl Dataset {
@@ -42,9 +42,9 @@ impl Dataset {
         Dataset { kind: Kind::Packed { file, rows, shuffle_seed }, teacher: None }
     }
 
-    /// A split of a synthetic world.
-    pub fn world(world: Arc<World>, split: Split) -> Dataset {
-        Dataset { kind: Kind::World { world, split }, teacher: None }
+    /// A split of a synthetic world, with the labels at `labels` of the world's own, in this order.
+    pub(crate) fn world(world: Arc<World>, split: Split, labels: Vec<usize>) -> Dataset {
+        Dataset { kind: Kind::World { world, split, labels }, teacher: None }
     }
 
     /// The same rows with a teacher's words on them.
@@ -58,7 +58,7 @@ impl Dataset {
         match &self.kind {
             Kind::Empty => 0,
             Kind::Packed { rows, .. } => rows.end - rows.start,
-            Kind::World { world, split } => world.sample_count(*split),
+            Kind::World { world, split, .. } => world.sample_count(*split),
         }
     }
 
@@ -92,6 +92,16 @@ pub struct Reader {
     teacher: Option<TeacherReader>,
 }
 
+/// Keeps the columns of some tasks, in the order asked for; where the world says nothing, nothing changes.
+fn keep_tasks(values: &mut Vec<f32>, tasks: &[usize], sample_count: usize) {
+    let is_all = values.len() == tasks.len() * sample_count && tasks.iter().copied().eq(0..tasks.len());
+    if values.is_empty() || is_all {
+        return;
+    }
+    let column = |&task: &usize| &values[task * sample_count..][..sample_count];
+    *values = tasks.iter().flat_map(column).copied().collect();
+}
+
 impl Reader {
     /// Writes the rows at `positions` of the epoch's order to `out`, whose buffers are used again.
     ///
@@ -104,8 +114,11 @@ impl Reader {
         }
         match (&self.dataset.kind, &mut self.packed) {
             (Kind::Empty, _) => *out = Batch::default(),
-            (Kind::World { world, split }, _) => {
+            (Kind::World { world, split, labels }, _) => {
                 world.read(*split, epoch, positions.clone(), out);
+                for values in [&mut out.labels, &mut out.true_probabilities, &mut out.teacher_logits] {
+                    keep_tasks(values, labels, out.sample_count);
+                }
                 if let Some(teacher) = &mut self.teacher {
                     teacher.fill(positions, out)?;
                 }

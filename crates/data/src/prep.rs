@@ -212,15 +212,19 @@ impl Prepared {
 fn synthetic(world: World, columns: &Columns, source: &SourceSpec) -> Result<Prepared, DataError> {
     let transforms = Transforms::unmeasured(columns, source)?;
     let world = Arc::new(world);
+    // The job may list some of the world's labels, in an order of its own; it was checked that they are there.
+    let own = world.spec().label_names();
+    let labels = columns.labels.iter().map(|label| own.iter().position(|name| *name == label.name));
+    let labels: Vec<usize> = labels.flatten().collect();
     let split = |split| {
-        let dataset = Dataset::world(Arc::clone(&world), split);
+        let dataset = Dataset::world(Arc::clone(&world), split, labels.clone());
         (dataset.row_count() > 0).then_some(dataset)
     };
     let facts = serde_json::to_string(&source).unwrap_or_else(|error| unreachable!("a plain value: {error}"));
     // Worlds from before there were teachers keep their fingerprints.
     let facts = facts.replace(",\"teacher\":null", "");
     Ok(Prepared {
-        train: Dataset::world(Arc::clone(&world), Split::Train),
+        train: Dataset::world(Arc::clone(&world), Split::Train, labels.clone()),
         valid: split(Split::Valid),
         test: split(Split::Test),
         transforms,

@@ -216,3 +216,30 @@ fn a_late_teacher_knows_old_drift_and_says_how_old() {
     let (_, deviation) = errors(&batch);
     assert!(deviation > 0.01, "the drift since then is missing: {deviation}");
 }
+
+#[test]
+fn a_job_lists_some_of_a_worlds_labels_in_its_own_order() {
+    let read = |labels: &str| {
+        let text = format!(
+            "[run]\nseed = 3\nbatch_size = 64\n{labels}\n[run.data]\nkind = \"synthetic\"\n\
+             [run.data.world]\ntrain_samples = 500\nvalid_samples = 0\ntest_samples = 0\nsparse_count = 3\nhidden_groups = 2\nacross_pairs = 1\n\
+             conversion = {{}}\nteacher = {{ coverage = 0.5 }}\n\
+             [run.model]\nkind = \"logistic_regression\"\n[run.sparse]\noptimizer = \"sgd\"\nlearning_rate = 0.1\n\
+             [run.dense]\noptimizer = \"sgd\"\nlearning_rate = 0.1\n"
+        );
+        let job = campanile_spec::config::Job::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        let place = Place::new();
+        read_all(&place.prepare(&job.run.data, &[]).unwrap().train)
+    };
+    let listed = |name: &str| format!("[[run.data.label]]\nname = \"{name}\"");
+    let all = read("");
+    let conversion = read(&listed("conversion"));
+    let turned = read(&format!("{}\n{}", listed("conversion"), listed("click")));
+    let columns = |batch: Batch| [batch.labels, batch.true_probabilities, batch.teacher_logits];
+    let (all, conversion, turned) = (columns(all), columns(conversion), columns(turned));
+    for column in 0..3 {
+        let (clicks, conversions) = all[column].split_at(500);
+        assert_eq!(shown(&conversion[column]), shown(conversions));
+        assert_eq!(shown(&turned[column]), shown(&[conversions, clicks].concat()));
+    }
+}
