@@ -89,7 +89,7 @@ fn a_student_goes_on_with_its_heads_and_adapters() {
     }
     let state = std::fs::read(whole.checkpoint.join("dense_state.safetensors")).unwrap();
     let header = String::from_utf8_lossy(&state[8..4096]).into_owned();
-    for name in ["auxiliary.top.weight", "adapted.top.weight", "adapter.click.top.0.weight"] {
+    for name in ["auxiliary.head.click.weight", "adapted.head.click.weight", "adapter.click.top.0.weight"] {
         assert!(header.contains(&format!("\"{name}\"")), "{name} is not in {header}");
     }
     let served = std::fs::read(whole.checkpoint.join("dense.safetensors")).unwrap();
