@@ -182,9 +182,9 @@ section! {
         pub publish: Publish,
         /// Whether ranks compute while ids, vectors and gradients travel.
         pub pipeline: Pipeline = Pipeline::Auto,
-        /// Where tables live: a file that `campanile plan --out` wrote, for as many ranks as the run has. Empty means
-        /// whole tables, balanced by what their features read.
-        pub plan: PathBuf = PathBuf::new(),
+        /// Where tables live: a file that `campanile plan --out` wrote, for as many ranks as the run has. Without
+        /// one, whole tables, balanced by what their features read.
+        pub plan: Option<PathBuf> = None,
     }
 }
 

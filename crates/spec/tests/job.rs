@@ -194,6 +194,21 @@ fn the_effective_job_has_every_key_and_reads_back() {
         l2 = 0.0
         norm_max = 0.0
 
+        [run.distil]
+        method = "none"
+        weight = 1.0
+        label_scale = 1.0
+        gradient_scale = 1.0
+        fade_seconds = 0.0
+
+        [run.distil.adapter]
+        weight = 1.0
+        hidden = 0
+        segments = 0
+        freshness = false
+        optimizer = { kind = "adagrad", epsilon = 1e-8, initial = 0.0 }
+        learning_rate = 0.05
+
         [run.exchange]
         forward = "f32"
         backward = "f32"

@@ -10,10 +10,7 @@ use crate::{TrainError, run::plan_for};
 /// # Errors
 /// When the file cannot be read, or is no plan for this model and number of ranks.
 pub fn plan_of(job: &Job, rank_count: usize) -> Result<Plan, TrainError> {
-    let path = &job.process.plan;
-    if path.as_os_str().is_empty() {
-        return Ok(plan_for(&job.run.model, rank_count));
-    }
+    let Some(path) = &job.process.plan else { return Ok(plan_for(&job.run.model, rank_count)) };
     let text = std::fs::read_to_string(path)
         .map_err(|source| TrainError::PlanUnread { path: path.clone(), source })?;
     Plan::parse(&text, &job.run.model, rank_count)

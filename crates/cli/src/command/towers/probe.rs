@@ -165,7 +165,7 @@ fn probe_of(job: &Job, arguments: &TowersArguments, output: &Path) -> Job {
     probe.process.output_dir = output.join("probe");
     probe.process.checkpoint_every_steps = 0;
     probe.process.publish.registry = None;
-    probe.process.plan = PathBuf::new(); // A plan of the job is for its own dims.
+    probe.process.plan = None; // A plan of the job is for its own dims.
     probe
 }
 

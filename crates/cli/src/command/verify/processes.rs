@@ -25,7 +25,7 @@ pub fn start(job: &Job, plan: &Plan, directory: &Path) -> Result<(), TrainError>
     let (job_path, plan_path) = (directory.join("way.toml"), directory.join("plan.toml"));
     std::fs::write(&plan_path, plan.to_toml(&job.run.model)).map_err(failed)?;
     let mut job = job.clone();
-    job.process.plan = plan_path;
+    job.process.plan = Some(plan_path);
     std::fs::write(&job_path, job.effective_toml()).map_err(failed)?;
     let output = Command::new(std::env::current_exe().map_err(failed)?)
         .args(["launch", "-n", &plan.rank_count.to_string(), "--", "train"])
