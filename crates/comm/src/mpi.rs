@@ -43,8 +43,8 @@ const TAG_MAX: u32 = 32_767;
 /// How the messages are cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The most bytes of one MPI message; longer ones travel in pieces. MPI counts up to 2 GiB, but see
-    /// [`library::EAGER_BYTES`].
+    /// The most bytes of one MPI message; longer ones travel in pieces. MPI counts up to 2 GiB, but
+    /// short ones move by themselves: ADR 10.
     pub piece_bytes_max: usize,
 }
 
