@@ -12,7 +12,7 @@
 //! samples are formed in the same order for every number of ranks and every plan.
 //!
 //! Each way is started and finished apart, so that the caller can compute in between: ids of the next batch travel
-//! during this one, and vectors and gradients travel in [chunks](crate::chunks) of samples, one while another
+//! during this one, and vectors and gradients travel in chunks of samples, one while another
 //! computes. Whether a caller does so changes no result. What was started first must be finished first.
 //!
 //! Message buffers go round and are never freed: after the first steps nothing is allocated.

@@ -218,7 +218,7 @@ impl TowerExchange {
         (self.inner.pooled(), &mut self.output)
     }
 
-    /// Step 5: what the towers hand on, to the samples' ranks; [`TowerExchange::above`] then has it. `looked_up` is how
+    /// Step 5: what the towers hand on, to the samples' ranks; `above` then has it. `looked_up` is how
     /// step 3 ended.
     ///
     /// # Errors

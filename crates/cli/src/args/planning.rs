@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 ///   campanile bench topology --out cluster.toml
 ///   campanile plan job.toml --topology cluster.toml --out plan.toml
 ///
-/// Then set `plan = "plan.toml"` in [process] of the job. See docs/planning.md.
+/// Then set `plan = "plan.toml"` in `[process]` of the job. See docs/planning.md.
 #[derive(Debug, Args)]
 pub struct PlanArguments {
     /// The job file.
