@@ -322,6 +322,14 @@ fn damaged(path: &Path, walk: &Walk, problem: &str) -> LogError {
     LogError::Damaged { path: path.to_owned(), byte: walk.byte(), problem: problem.to_owned() }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Closing would do, were it not for a process that this one has just forked: it holds a copy of the file
+        // until it starts its program, and with it the lock.
+        let _ = self.lock.unlock();
+    }
+}
+
 /// How far a segment is on disk for certain, as the lock file notes it; 0 when it does not say.
 fn synced(lock: &File, path: &Path) -> Result<u64, LogError> {
     let mut note = [0; 16];
