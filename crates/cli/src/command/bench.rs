@@ -6,6 +6,7 @@
 mod input;
 mod limits;
 mod planner;
+mod random;
 mod score;
 #[cfg(feature = "serve")]
 mod serve;

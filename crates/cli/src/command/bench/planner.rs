@@ -12,6 +12,8 @@ use campanile_spec::{
 };
 use serde_json::{Value, json};
 
+use super::random::Random;
+
 use crate::{
     args::planning::PlannerBenchArguments,
     command::{plan::read_topology, write_report},
@@ -151,23 +153,4 @@ impl Case {
 
 fn table(name: String, row_count: u64, dim: usize) -> TableSpec {
     TableSpec { name, row_count, dim, format: RowFormat::F32, init: RowInit::Zeros }
-}
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Median 1, sigma 1: the exponential of a sum of twelve evens less six.
-    fn log_normal(&mut self) -> f64 {
-        let normal: f64 = (0..12).map(|_| self.unit()).sum::<f64>() - 6.0;
-        normal.exp()
-    }
 }

@@ -11,6 +11,7 @@ use campanile_spec::{
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
 
+use super::random::Random;
 use crate::args::{BenchArch, BenchConfig, BenchPrecision, TrainBenchArguments};
 
 /// Dense inputs of every configuration.
@@ -142,19 +143,6 @@ pub fn distinct_share(batches: &[Batch]) -> f64 {
     };
     let sum: f64 = batches.iter().flat_map(|batch| (0..TABLES).map(move |table| share(batch, table))).sum();
     sum / (batches.len() * TABLES) as f64
-}
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 struct Zipf {
