@@ -7,6 +7,7 @@ pub mod planning;
 pub mod publishing;
 #[cfg(feature = "serve")]
 mod serve;
+pub mod simulate;
 pub mod towers;
 
 use std::path::PathBuf;
@@ -51,6 +52,8 @@ pub enum Command {
     Plan(Box<planning::PlanArguments>),
     /// Learn which features belong together, and write them as towers, with pictures.
     Towers(towers::TowersArguments),
+    /// Say what a step would take on 16 to 4,096 accelerators or CPU ranks, flat against towers.
+    Simulate(simulate::SimulateArguments),
     /// Prove on your own job that ranks, placements, pipeline and crashes change no bit.
     Verify(VerifyArguments),
     /// Put a checkpoint into a registry and make it current, if it is not worse than what is there.

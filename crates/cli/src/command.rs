@@ -21,6 +21,7 @@ pub mod publish;
 pub mod rollback;
 #[cfg(feature = "serve")]
 pub mod serve;
+pub mod simulate;
 pub mod towers;
 pub mod train;
 pub mod verify;

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "serve")]
         Command::Serve(arguments) => alone("serve", || command::serve::run(&arguments)),
         Command::Towers(arguments) => alone("towers", || command::towers::run(&arguments)),
+        Command::Simulate(arguments) => alone("simulate", || command::simulate::run(&arguments)),
         Command::Verify(arguments) => alone("verify", || command::verify::run(&arguments)),
         Command::Publish(arguments) => alone("publish", || command::publish::run(&arguments)),
         Command::Rollback(arguments) => alone("rollback", || command::rollback::run(&arguments)),

@@ -17,6 +17,7 @@ pub mod plan;
 pub mod remedies;
 pub mod request;
 pub mod search;
+pub mod simulate;
 pub mod statistics;
 pub mod towers;
 

@@ -4,8 +4,10 @@
 //! `unsafe`: a value of this crate is a plain fact that every rank can hold and compare.
 
 pub mod batch;
+pub mod cluster;
 pub mod config;
 pub mod data;
+pub mod description;
 pub mod distil;
 pub mod grain;
 pub mod model;
@@ -16,6 +18,7 @@ pub mod seating;
 pub mod size;
 pub mod topology;
 pub mod towers;
+pub mod workload;
 pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};

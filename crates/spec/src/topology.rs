@@ -14,11 +14,14 @@
 use thiserror::Error;
 use toml::de::DeTable;
 
-use crate::config::{
-    At, JobError,
-    effective::print_table,
-    error::Problem,
-    keys::{Keys, Reader, Value, section},
+use crate::{
+    config::{
+        At, JobError,
+        effective::print_table,
+        error::Problem,
+        keys::{Keys, Reader, Value, section},
+    },
+    description::named,
 };
 
 section! {
@@ -126,7 +129,7 @@ impl Topology {
         })?;
         let mut reader = Reader::new(text, Some(document.get_ref()), 0..0, String::new());
         let topology = <Topology as Keys>::take(&mut reader).and_then(checked);
-        topology.map_err(|problem| TopologyError::Key(named(problem.locate(text, &document))))
+        topology.map_err(|problem| TopologyError::Key(named(problem.locate(text, &document), "the topology")))
     }
 
     /// The topology as TOML that [`Topology::parse`] reads back as the same topology.
@@ -194,26 +197,6 @@ fn between<T>(points: &[T], place: fn(&T) -> f64, x: f64) -> (&T, &T, f64) {
     let (low, high) = (&points[above.saturating_sub(1)], &points[above.max(1).min(points.len() - 1)]);
     let width = place(high) - place(low);
     (low, high, if width > 0.0 { (x - place(low)) / width } else { 0.0 })
-}
-
-/// The reader speaks of jobs where a key stands in no section.
-fn named(error: JobError) -> JobError {
-    let rename = |section: String| if section == "the job" { "the topology".to_owned() } else { section };
-    match error {
-        JobError::UnknownKey { at, key, section, advice } => {
-            JobError::UnknownKey { at, key, section: rename(section), advice }
-        }
-        JobError::MissingKey { at, key, section, meaning } => {
-            JobError::MissingKey { at, key, section: rename(section), meaning }
-        }
-        JobError::WrongType { at, key, section, value, wanted } => {
-            JobError::WrongType { at, key, section: rename(section), value, wanted }
-        }
-        JobError::BadValue { at, key, section, value, advice } => {
-            JobError::BadValue { at, key, section: rename(section), value, advice }
-        }
-        JobError::Syntax { .. } => error,
-    }
 }
 
 fn checked(topology: Topology) -> Result<Topology, Problem> {
