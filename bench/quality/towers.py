@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Towers on the synthetic world with hidden groups: are the groups found, and what do towers cost in quality?
+"""Towers: are hidden groups found, and what do towers cost in quality?
 
-    bench/quality/towers.py [--campanile PROGRAM] [--groups-seeds 10] [--quality-seeds 5] [--samples 1000000]
+    bench/quality/towers.py [DATA_FOLDER] [--campanile PROGRAM] [--parts groups,ne,real]
 
-First `campanile towers` on worlds of several seeds: the adjusted Rand index of the learned towers to the hidden groups, which
-are different for every seed. Then NE on the test rows of the flat model, and of towers at compression ratio 4 that were
-learned, dealt round robin, or dealt at random. Prints two Markdown tables.
+`groups`: `campanile towers` on synthetic worlds of several seeds, each with hidden groups of its own: the adjusted Rand index
+of the learned towers to them. `ne`: NE on the test rows of the flat model and of towers at compression ratio 4, learned
+(coherent and diverse), dealt round robin, and dealt at random; all of a seed on the same rows. `real`: AUC of the same on real
+logs in DATA_FOLDER (README.md says which; this part needs the packages numpy and pyarrow). Prints Markdown tables.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import tempfile
 
-JOB = """
+WORLD = """
 [run]
 seed = {seed}
 batch_size = 1024
@@ -28,7 +29,7 @@ kind = "synthetic"
 preset = "planted_groups"
 train_samples = {samples}
 valid_samples = 0
-test_samples = 200_000
+test_samples = {test_samples}
 
 [run.tables]
 dim = 16
@@ -40,7 +41,7 @@ top = [64, 32]
 
 [run.sparse]
 optimizer = "rowwise_adagrad"
-learning_rate = {rate}
+learning_rate = 0.1
 
 [run.dense]
 optimizer = "adagrad"
@@ -48,74 +49,135 @@ learning_rate = 0.02
 {towers}
 """
 
-TOWERS = 8
+WORLD_TOWERS = 8
+COMPRESSION = 4
+KINDS = ["learned", "diverse", "round robin", "random"]
 
 
-def section(partition, names):
-    """The job's section for a partition, with modules that hand on a quarter of the floats."""
-    lines = []
-    for tower in range(TOWERS):
-        features = [name for name, of in zip(names, partition) if of == tower]
-        own = json.dumps(features)
-        module = '{ kind = "ensemble", per_feature = 1, mixed = 0, width = 4 }'
-        lines.append(f'[[run.towers.tower]]\nname = "t{tower}"\nfeatures = {own}\nmodule = {module}\n')
-    return "[run.towers]\n" + "\n".join(lines)
+class Campanile:
+    """The program, and a folder for what it leaves."""
+
+    def __init__(self, program, folder, threads):
+        self.program, self.folder, self.threads = program, folder, threads
+
+    def run(self, words, job):
+        path, report = self.folder / "job.toml", self.folder / "report.json"
+        path.write_text(job)
+        command = [self.program, words[0], path, *words[1:], "--report", report, "--quiet"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr or done.stdout}")
+        return json.loads(report.read_text())
+
+    def learn(self, job, towers, flags=()):
+        return self.run(["towers", "--towers", towers, "--output", self.folder / "towers", *flags], job)
+
+    def test(self, job):
+        """Trains, and gives the scores on the test rows."""
+        words = ["train", "--output", self.folder / "run", "--fresh", "--threads", self.threads]
+        return self.run(words, job)["evaluation"]["test"]["tasks"][0]
+
+
+def section(partition, names, dim):
+    """The job's section for a partition: every tower hands on as many mixed vectors as it has features, each of a
+    quarter of their width."""
+    lines = ["[run.towers]"]
+    for tower in range(max(partition) + 1):
+        own = [name for name, of in zip(names, partition) if of == tower]
+        module = f'{{ kind = "ensemble", per_feature = 0, mixed = {len(own)}, width = {dim // COMPRESSION} }}'
+        lines.append(f'[[run.towers.tower]]\nname = "t{tower}"\nfeatures = {json.dumps(own)}\nmodule = {module}\n')
+    return "\n".join(lines)
+
+
+def partitions(campanile, job, towers, seed):
+    """The names of the features, and towers of every kind."""
+    learned, diverse = (campanile.learn(job, towers, ["--strategy", kind]) for kind in ("coherent", "diverse"))
+    names = learned["features"]
+    dealt = [feature % towers for feature in range(len(names))]
+    shuffled = dealt[:]
+    random.Random(seed).shuffle(shuffled)
+    return names, dict(zip(KINDS, [learned["towers"], diverse["towers"], dealt, shuffled]))
+
+
+def spread(values, digits, sign=""):
+    text = f"{statistics.mean(values):{sign}.{digits}f}"
+    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def groups(campanile, given):
+    print("| seed | learned | round robin | random |\n|---|---|---|---|", flush=True)
+    found = []
+    for seed in range(given.first_seed, given.first_seed + given.groups_seeds):
+        report = campanile.learn(world(given, seed), WORLD_TOWERS)
+        index = {one["name"]: one["rand_index_to_truth"] for one in report["partitions"]}
+        found.append(index["learned"])
+        print(f"| {seed} | {index['learned']:.3f} | {index['round robin']:.3f} | {index['random']:.3f} |", flush=True)
+    print(f"\nmean {statistics.mean(found):.3f}, least {min(found):.3f}\n", flush=True)
+
+
+def world(given, seed, width=16, towers=""):
+    return WORLD.format(seed=seed, samples=given.samples, test_samples=given.test_samples, width=width, towers=towers)
+
+
+def quality(campanile, given):
+    rows = {name: [] for name in ["flat", *KINDS]}
+    truth = []
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
+        names, kinds = partitions(campanile, world(given, seed), WORLD_TOWERS, seed)
+        flat = campanile.test(world(given, seed))
+        truth.append(flat["truth_ne"])
+        rows["flat"].append(flat["ne"])
+        for name, partition in kinds.items():
+            job = world(given, seed, 16 // COMPRESSION, section(partition, names, 16))
+            rows[name].append(campanile.test(job)["ne"])
+        print(f"seed {seed}: " + ", ".join(f"{name} {values[-1]:.5f}" for name, values in rows.items()), flush=True)
+    print("\n| model | NE | over flat, in % | over learned towers, in % |\n|---|---|---|---|")
+    for name, values in rows.items():
+        over = [[100 * (a / b - 1) for a, b in zip(values, rows[other])] for other in ("flat", "learned")]
+        print(f"| {name} | {spread(values, 5)} | {spread(over[0], 3, '+')} | {spread(over[1], 3, '+')} |")
+    print(f"| (the true probabilities) | {spread(truth, 5)} | | |\n", flush=True)
+
+
+def real(campanile, given):
+    import towers_data
+
+    print("| data | features, towers | model | AUC | AUC less flat's |\n|---|---|---|---|---|", flush=True)
+    for log in towers_data.logs(given.data, campanile.folder):
+        rows = {name: [] for name in ["flat", *KINDS]}
+        for seed in range(given.first_seed, given.first_seed + given.seeds):
+            names, kinds = partitions(campanile, log.job(seed), log.towers, seed)
+            rows["flat"].append(campanile.test(log.job(seed))["auc"])
+            for name, partition in kinds.items():
+                job = log.job(seed, log.dim // COMPRESSION, section(partition, names, log.dim))
+                rows[name].append(campanile.test(job)["auc"])
+        for name, values in rows.items():
+            less = [a - b for a, b in zip(values, rows["flat"])]
+            cells = [log.name, f"{len(names)}, {log.towers}", name, spread(values, 4), spread(less, 4, "+")]
+            print("| " + " | ".join(cells) + " |", flush=True)
+    print()
+
+
+PARTS = {"groups": groups, "ne": quality, "real": real}
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--campanile", default="target/release/campanile")
-    arguments.add_argument("--groups-seeds", type=int, default=10)
-    arguments.add_argument("--quality-seeds", type=int, default=5)
-    arguments.add_argument("--samples", type=int, default=1_000_000)
-    arguments.add_argument("--probe-steps", type=int, default=1000)
-    arguments = arguments.parse_args()
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("data", type=pathlib.Path, nargs="?", help="folder that holds one folder a dataset, for `real`")
+    flags.add_argument("--campanile", default="target/release/campanile")
+    flags.add_argument("--parts", default=",".join(PARTS), help="which tables, with commas between")
+    flags.add_argument("--first-seed", type=int, default=1001)
+    flags.add_argument("--groups-seeds", type=int, default=10)
+    flags.add_argument("--seeds", type=int, default=5, help="of `ne` and `real`")
+    flags.add_argument("--samples", type=int, default=2_000_000, help="training samples of a world")
+    flags.add_argument("--test-samples", type=int, default=500_000)
+    flags.add_argument("--threads", type=int, default=2, help="results do not depend on it")
+    given = flags.parse_args()
+    wanted = [part for part in given.parts.split(",") if given.data is not None or part != "real"]
+    if wrong := [part for part in wanted if part not in PARTS]:
+        flags.error(f"--parts: {wrong[0]} is none of {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory() as folder:
-        run(arguments, pathlib.Path(folder))
-
-
-def run(arguments, folder):
-    def job(seed, width=16, towers=""):
-        path = folder / "job.toml"
-        path.write_text(JOB.format(seed=seed, samples=arguments.samples, width=width, towers=towers, rate=0.1))
-        return path
-
-    def learn(seed):
-        report = folder / "towers.json"
-        command = [arguments.campanile, "towers", job(seed), "--towers", str(TOWERS), "--output", folder / "towers"]
-        command += ["--probe-steps", str(arguments.probe_steps), "--report", report, "--quiet"]
-        subprocess.run(command, check=True)
-        return json.loads(report.read_text())
-
-    def train(path):
-        report = folder / "train.json"
-        command = [arguments.campanile, "train", path, "--output", folder / "run", "--fresh", "--report", report, "--quiet"]
-        subprocess.run(command, check=True)
-        return json.loads(report.read_text())["evaluation"]["test"]["tasks"][0]["ne"]
-
-    learned = {}
-    print("| seed | learned | round robin | random |\n|---|---|---|---|", flush=True)
-    for seed in range(1, arguments.groups_seeds + 1):
-        learned[seed] = learn(seed)
-        index = {one["name"]: one["rand_index_to_truth"] for one in learned[seed]["partitions"]}
-        print(f"| {seed} | {index['learned']:.3f} | {index['round robin']:.3f} | {index['random']:.3f} |", flush=True)
-    found = [one["rand_index_to_truth"] for report in learned.values() for one in report["partitions"] if one["name"] == "learned"]
-    print(f"\nmean {statistics.mean(found):.3f}, least {min(found):.3f}\n")
-
-    rows = {"flat": [], "learned towers": [], "round robin towers": [], "random towers": []}
-    for seed in range(1, arguments.quality_seeds + 1):
-        names, own = learned[seed]["features"], learned[seed]["towers"]
-        dealt = [feature % TOWERS for feature in range(len(names))]
-        shuffled = dealt[:]
-        random.Random(seed).shuffle(shuffled)
-        rows["flat"].append(train(job(seed)))
-        for name, partition in [("learned towers", own), ("round robin towers", dealt), ("random towers", shuffled)]:
-            rows[name].append(train(job(seed, 4, section(partition, names))))
-    print("| model | NE | NE less the flat model's, in % |\n|---|---|---|")
-    for name, values in rows.items():
-        more = [100 * (value / flat - 1) for value, flat in zip(values, rows["flat"])]
-        spread = [statistics.stdev(part) if len(part) > 1 else 0.0 for part in (values, more)]
-        print(f"| {name} | {statistics.mean(values):.5f} ± {spread[0]:.5f} | {statistics.mean(more):+.3f} ± {spread[1]:.3f} |")
+        for part in wanted:
+            PARTS[part](Campanile(given.campanile, pathlib.Path(folder), given.threads), given)
 
 
 if __name__ == "__main__":

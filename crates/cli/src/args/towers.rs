@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 /// `campanile towers`.
 ///
-/// Trains a small flat probe on the job's data (or takes a given checkpoint), measures on its vectors which features
+/// Trains a small flat probe on the job's data (or takes a given checkpoint, flat as well), measures on its vectors which features
 /// interact, and cuts the features into towers of bounded size. Writes towers.toml, the section to add to the job;
 /// affinity.svg, a heat map; and map.svg, the features in the plane coloured by tower. A job that has towers already
 /// gets them scored beside those that were learned.
@@ -30,12 +30,15 @@ pub struct TowersArguments {
     #[arg(long, value_enum, default_value = "cosine")]
     pub affinity: AffinityName,
     /// A trained checkpoint of a flat model whose tables have one dim, instead of a probe.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["probe_steps", "probe_dim"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["probe", "probe_steps", "probe_dim"])]
     pub checkpoint: Option<PathBuf>,
+    /// What is trained on the job's data, so that its vectors show which features interact.
+    #[arg(long, value_enum, default_value = "machine")]
+    pub probe: ProbeName,
     /// Steps of the probe's training, or as many as the job's data has.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub probe_steps: u64,
-    /// Floats in a row of the probe.
+    /// Floats in a vector of the probe.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub probe_dim: usize,
     /// Rows of the training data on which affinities are measured.
@@ -79,6 +82,15 @@ pub enum BalanceName {
     Lookups,
     /// Floats of the vectors.
     Width,
+}
+
+/// What is trained on the job's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProbeName {
+    /// A factorization machine: effects of single ids have weights of their own, so its vectors show interactions alone.
+    Machine,
+    /// A small DLRM; wants a larger --probe-dim, such as 48, and more time.
+    Dlrm,
 }
 
 /// What is measured of two features' vectors.

@@ -10,7 +10,7 @@ use campanile_planner::towers::{
     Affinity, Partition, Proposal, Strategy, Wanted, adjusted_rand_index, baselines, propose,
     score::{Score, score},
 };
-use campanile_spec::{Bytes, ModelSpec, config::Job};
+use campanile_spec::{Bytes, ModelSpec, config::Job, world::WorldSpec};
 use serde_json::{Value, json};
 
 use crate::{
@@ -56,7 +56,7 @@ pub fn run(arguments: &TowersArguments) -> Result<()> {
     let names: Vec<&str> = job.run.model.features.iter().map(|feature| feature.name.as_str()).collect();
     let files = write_files(&output, arguments, (&measured.affinity, &proposal), &names)?;
     let scored = compare(&job, &measured.affinity, &wanted, &proposal)?;
-    let truth = prepared.train.synthetic().map(|world| of_groups(world.hidden_groups(), features));
+    let truth = prepared.train.synthetic().map(|world| of_groups(world.hidden_groups(), &names));
     let expected = Expected::new(&job.run.model, arguments);
     if !arguments.quiet {
         print_towers(&proposal, &names);
@@ -72,6 +72,7 @@ pub fn run(arguments: &TowersArguments) -> Result<()> {
         "towers": proposal.partition,
         "map_stress": proposal.map_stress,
         "affinity": (0..features).map(|i| (0..features).map(|j| measured.affinity.at(i, j)).collect()).collect::<Vec<Vec<f64>>>(),
+        "hidden_groups": truth,
         "partitions": scored.iter().map(|one| one.report(truth.as_deref())).collect::<Vec<_>>(),
         "expected": expected.report(),
         "probe": measured.checkpoint,
@@ -92,13 +93,10 @@ fn weights(model: &ModelSpec, balance: BalanceName, ids_per_sample: &[f64]) -> V
     (0..model.features.len()).map(weight).collect()
 }
 
-/// The group of every feature.
-fn of_groups(groups: &[Vec<usize>], features: usize) -> Partition {
-    let mut partition = vec![0; features];
-    for (number, group) in groups.iter().enumerate() {
-        group.iter().filter(|feature| **feature < features).for_each(|feature| partition[*feature] = number);
-    }
-    partition
+/// The group of every feature that the job sees; a world's groups may have more.
+fn of_groups(groups: &[Vec<usize>], names: &[&str]) -> Partition {
+    let has = |group: &Vec<usize>, name: &str| group.iter().any(|f| WorldSpec::sparse_name(*f) == name);
+    names.iter().map(|name| groups.iter().position(|group| has(group, name)).unwrap_or(0)).collect()
 }
 
 /// A partition by name, and what it is worth.

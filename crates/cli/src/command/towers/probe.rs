@@ -7,8 +7,8 @@ use campanile_data::Prepared;
 use campanile_planner::towers::affinity::{Affinity, Measure, Meter};
 use campanile_serve::{Options, RowStorage, Snapshot};
 use campanile_spec::{
-    Batch, DenseOptimizer, Heads, LearningRate, NetworkSpec, Pooling, RowFormat, RowInit, Schedule,
-    SparseOptimizer, Towers,
+    Batch, DenseOptimizer, Heads, LearningRate, ModelSpec, NetworkSpec, Pooling, RowFormat, RowInit,
+    Schedule, SparseOptimizer, Towers,
     config::{DenseTraining, ExchangeFormat, Job, SparseTraining},
 };
 use campanile_train::{
@@ -18,7 +18,7 @@ use campanile_train::{
 };
 
 use crate::{
-    args::towers::{AffinityName, TowersArguments},
+    args::towers::{AffinityName, ProbeName, TowersArguments},
     command::inspect::newest_checkpoint,
     progress::Progress,
 };
@@ -54,10 +54,10 @@ pub fn measure(
     if names(snapshot.job()) != names(job) {
         bail!("{} has other features than the job", checkpoint.display());
     }
-    let width = snapshot.model().tables.first().map_or(0, |table| table.dim);
-    if let Some(other) = snapshot.model().tables.iter().find(|table| table.dim != width) {
+    let dim = snapshot.model().tables.first().map_or(0, |table| table.dim);
+    if let Some(other) = snapshot.model().tables.iter().find(|table| table.dim != dim) {
         bail!(
-            "{}: table `{}` has rows of {} floats and others of {width}; directions can be compared where all have one \
+            "{}: table `{}` has rows of {} floats and others of {dim}; directions can be compared where all have one \
              dim, as in a probe (leave out --checkpoint)",
             checkpoint.display(),
             other.name,
@@ -69,6 +69,7 @@ pub fn measure(
         AffinityName::Dot => Measure::Dot,
     };
     let features = job.run.model.features.len();
+    let width = dim - linear_floats(snapshot.model());
     let mut meter = Meter::new(features, measure);
     let mut ids = vec![0u64; features];
     let rows = arguments.samples.clamp(1, prepared.train.row_count().max(1));
@@ -88,11 +89,17 @@ pub fn measure(
     Ok(Measured { affinity: meter.finish(), ids_per_sample, checkpoint })
 }
 
+/// Floats at the start of a row that take no part in interactions: a machine's linear weight.
+fn linear_floats(model: &ModelSpec) -> usize {
+    usize::from(model.network == NetworkSpec::FactorizationMachine)
+}
+
 /// The pooled vectors of one sample, side by side.
 fn pool(snapshot: &Snapshot, batch: &Batch, sample: usize, vectors: &mut [f32]) -> Result<()> {
     let model = snapshot.model();
     vectors.fill(0.0);
     let width = vectors.len() / model.features.len().max(1);
+    let skipped = linear_floats(model);
     for ((feature, spec), out) in
         model.features.iter().enumerate().zip(vectors.chunks_exact_mut(width.max(1)))
     {
@@ -100,7 +107,8 @@ fn pool(snapshot: &Snapshot, batch: &Batch, sample: usize, vectors: &mut [f32]) 
         let rows = snapshot.table_floats(table).context("the rows of the probe are not held as floats")?;
         let bags = batch.bags.feature(feature);
         for (place, &row) in bags.range(sample).zip(bags.bag(sample)) {
-            let row = rows.get(row as usize * width..(row as usize + 1) * width).with_context(|| {
+            let end = (row as usize + 1) * (width + skipped);
+            let row = rows.get(end - width..end).with_context(|| {
                 format!(
                     "table `{}` has no row {row}: the checkpoint is of other data",
                     model.tables[table].name
@@ -137,10 +145,14 @@ fn train_probe(
     Ok(train(&job, prepared, Ranks::threads_for(&job)?, &mut watcher)?.checkpoint)
 }
 
-/// A flat DLRM with rows of one dim on the job's data: its dots are what affinities are measured on.
+/// A flat model on the job's data whose rows have one dim and meet in dots: what affinities are measured on.
+///
+/// A machine adds up the dots of all pairs and can weigh none of them, so vectors of features that do not interact must
+/// become orthogonal; and an id's own effect has a weight of its own. In a DLRM all features share a direction for such
+/// effects, and its top layers may ignore a dot that is not zero: vectors then say less about who interacts.
 fn probe_of(job: &Job, arguments: &TowersArguments, output: &Path) -> Job {
     let mut probe = job.clone();
-    let dim = arguments.probe_dim.max(1);
+    let width = arguments.probe_dim.max(1);
     let rate = |base| LearningRate { base, schedule: Schedule::Constant };
     let run = &mut probe.run;
     run.steps_max = arguments.probe_steps;
@@ -148,10 +160,12 @@ fn probe_of(job: &Job, arguments: &TowersArguments, output: &Path) -> Job {
     run.evaluate.every_steps = 0;
     run.model.towers = Towers::default();
     run.model.heads = Heads::Shared;
-    run.model.network = match (run.model.features.len(), run.model.dense_count) {
-        (0 | 1, 0) => NetworkSpec::Mlp { hidden: vec![32] },
-        _ => NetworkSpec::Dlrm { bottom: vec![32, dim], top: vec![64, 32] },
+    run.model.network = match (arguments.probe, run.model.features.len(), run.model.dense_count) {
+        (ProbeName::Machine, ..) => NetworkSpec::FactorizationMachine,
+        (ProbeName::Dlrm, 0 | 1, 0) => NetworkSpec::Mlp { hidden: vec![32] },
+        (ProbeName::Dlrm, ..) => NetworkSpec::Dlrm { bottom: vec![32, width], top: vec![64, 32] },
     };
+    let dim = width + linear_floats(&run.model);
     for table in &mut run.model.tables {
         table.dim = dim;
         table.format = RowFormat::F32;
