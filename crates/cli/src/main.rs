@@ -11,6 +11,7 @@ mod heartbeat;
 mod job_file;
 mod measure;
 mod place;
+mod pricing;
 mod progress;
 mod publisher;
 mod scores_table;

@@ -83,7 +83,8 @@ fn what_cannot_be_simulated_is_told() {
     // Files of another kind, and files with a mistake.
     let job = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/towers.toml");
     assert!(
-        complaint(&simulate(&["--topology", &topology], &[&job])).contains("is a job, and a description")
+        complaint(&simulate(&["--topology", &topology], &[&job]))
+            .contains("describes a cluster, and a job is priced")
     );
     let folder = tempfile::tempdir().unwrap();
     let spoilt = folder.path().join("spoilt.toml");

@@ -136,7 +136,7 @@ pub fn choices(request: &Request<'_>, table: usize) -> Vec<Choice> {
             kinds.push(Kind::HostRows);
             kinds.extend(part_counts(topology.hosts.min(blocks)).map(|hosts| Kind::Grid { hosts }));
         }
-        if rows >= ranks {
+        if rows >= ranks && request.may_copy {
             kinds.push(Kind::Replicated);
         }
     }

@@ -24,20 +24,21 @@ use campanile_spec::{COLUMN_BLOCK, Placement, Plan, Returns, Shard, SparseOptimi
 use serde::Serialize;
 
 use crate::{
+    by_towers::modules_everywhere,
     request::{Request, dense_seconds},
     statistics::TableLoad,
 };
 
 /// The stages of a step that a placement decides.
 pub const STAGES: [&str; 5] = ["ids", "pool", "vectors", "gradients", "update"];
-const IDS: usize = 0;
-const POOL: usize = 1;
-const VECTORS: usize = 2;
-const GRADIENTS: usize = 3;
-const UPDATE: usize = 4;
+pub(crate) const IDS: usize = 0;
+pub(crate) const POOL: usize = 1;
+pub(crate) const VECTORS: usize = 2;
+pub(crate) const GRADIENTS: usize = 3;
+pub(crate) const UPDATE: usize = 4;
 
 /// Exchanges of a step: ids, vectors, gradients, dense gradients, dense weights, predictions.
-const EXCHANGES: f64 = 6.0;
+pub(crate) const EXCHANGES: f64 = 6.0;
 
 /// Bytes of working memory for every id that an owner merges.
 const MERGE_BYTES_PER_ID: f64 = 16.0;
@@ -126,6 +127,29 @@ impl Prediction {
         self.ranks.iter().map(Cost::total_seconds).sum::<f64>() / self.ranks.len() as f64
     }
 
+    /// Seconds of a stage on its slowest rank.
+    pub fn slowest(&self, stage: usize) -> f64 {
+        self.ranks.iter().map(|rank| rank.seconds[stage]).fold(0.0, f64::max)
+    }
+
+    /// Seconds in which vectors, gradients and ids travel.
+    pub fn exchange_seconds(&self) -> f64 {
+        self.slowest(IDS) + self.slowest(VECTORS) + self.slowest(GRADIENTS)
+    }
+
+    /// Seconds of tables and network.
+    pub fn compute_seconds(&self) -> f64 {
+        self.slowest(POOL) + self.slowest(UPDATE) + self.network_seconds
+    }
+
+    /// Fills in what a whole step takes.
+    pub(crate) fn add_up(&mut self) {
+        let (exchange, compute) = (self.exchange_seconds(), self.compute_seconds());
+        let other = self.rest_seconds + self.latency_seconds;
+        self.step_seconds = exchange + compute + self.weights_seconds + other;
+        self.overlapped_seconds = compute.max(exchange + self.weights_seconds) + other;
+    }
+
     /// Bytes of a rank, tables and all.
     pub fn memory_of(&self, rank: usize) -> u64 {
         self.ranks[rank].memory_bytes + self.dense_bytes
@@ -146,7 +170,8 @@ pub fn predict(request: &Request<'_>, plan: &Plan) -> Prediction {
         placement.shards.iter().zip(&cost.shards).for_each(|(shard, cost)| ranks[shard.rank] += *cost);
         ranks.iter_mut().for_each(|rank| *rank += cost.everywhere);
     }
-    let (network_seconds, weights_seconds) = dense_seconds(request);
+    let (network_seconds, weights_seconds) = dense_seconds(request, request.module_weights());
+    let network_seconds = network_seconds + modules_everywhere(request);
     let mut latency_seconds = 0.0;
     if rank_count > 1 {
         latency_seconds += EXCHANGES * request.topology.in_host.latency_seconds;
@@ -154,31 +179,25 @@ pub fn predict(request: &Request<'_>, plan: &Plan) -> Prediction {
     if request.topology.hosts > 1 {
         latency_seconds += EXCHANGES * request.topology.between_hosts().latency_seconds;
     }
-    let slowest = |stage: usize| ranks.iter().map(|rank| rank.seconds[stage]).fold(0.0, f64::max);
-    let exchange = slowest(IDS) + slowest(VECTORS) + slowest(GRADIENTS);
-    let compute = slowest(POOL) + slowest(UPDATE) + network_seconds;
-    // All wait for the first rank, which judges the samples of all.
-    let tasks = request.model.tasks.len() as f64;
-    let rest_seconds = request.batch_size as f64 * tasks * request.topology.compute.judge_ns * 1e-9;
-    let step_seconds = exchange + compute + weights_seconds + rest_seconds + latency_seconds;
-    let overlapped_seconds = compute.max(exchange + weights_seconds) + rest_seconds + latency_seconds;
-    let dense_bytes = dense_bytes(request);
-    Prediction {
+    let mut prediction = Prediction {
         ranks,
         network_seconds,
         weights_seconds,
-        rest_seconds,
+        rest_seconds: request.judge_seconds(),
         latency_seconds,
-        dense_bytes,
-        step_seconds,
-        overlapped_seconds,
-    }
+        dense_bytes: dense_bytes(request),
+        step_seconds: 0.0,
+        overlapped_seconds: 0.0,
+    };
+    prediction.add_up();
+    prediction
 }
 
 /// Bytes of a rank that are not tables: dense weights and what belongs to them, vectors of its own samples.
 pub fn dense_bytes(request: &Request<'_>) -> u64 {
     let dense = request.dense;
-    let weights = dense.parameter_count as f64 * dense.floats_per_parameter * 4.0;
+    let weights =
+        (dense.parameter_count as f64 + request.module_weights()) * dense.floats_per_parameter * 4.0;
     let vectors = request.local_samples() * request.model.pooled_width() as f64 * 4.0 * 2.0;
     (weights + vectors) as u64 + dense.fixed_bytes
 }

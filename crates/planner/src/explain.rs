@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use campanile_spec::{Bytes, Placement, Plan, Returns};
+use campanile_spec::{Bytes, Placement, Plan, Returns, Seating};
 
 use crate::{
+    by_towers::{seated, table_costs},
     choices::{Choice, Kind, Spread},
-    estimate::{Cost, Prediction, STAGES, placement_cost},
+    estimate::{Cost, Prediction, STAGES},
     plan::Planned,
     request::{Request, Splits},
 };
@@ -30,7 +31,8 @@ pub fn explain(request: &Request<'_>, planned: &Planned) -> String {
     head(&mut out, request, plan, prediction);
     out.push('\n');
     let says_why = request.splits != Splits::Never;
-    tables(&mut out, request, plan, |table| says_why.then(|| why(request, planned, table)));
+    let costs = table_costs(request, plan);
+    tables(&mut out, request, (plan, &costs), |table| says_why.then(|| why(request, planned, table)));
     if !says_why {
         out.push_str("no table may be split\n");
     }
@@ -41,12 +43,15 @@ pub fn explain(request: &Request<'_>, planned: &Planned) -> String {
     out
 }
 
-/// What a plan costs that was made elsewhere: the same without reasons and without a bound.
+/// What a plan costs that was made elsewhere, or for towers: the same without reasons and without a bound.
 pub fn explain_prices(request: &Request<'_>, plan: &Plan, prediction: &Prediction) -> String {
     let mut out = String::new();
     head(&mut out, request, plan, prediction);
     out.push('\n');
-    tables(&mut out, request, plan, |_| None);
+    if let Some(seating) = seated(request).ok().filter(|seating| seating.fits(request.model, plan)) {
+        groups(&mut out, request, &seating);
+    }
+    tables(&mut out, request, (plan, &table_costs(request, plan)), |_| None);
     out.push('\n');
     ranks(&mut out, request, prediction, "");
     let limit = request.topology.memory_bytes_per_rank();
@@ -101,19 +106,27 @@ fn head(out: &mut String, request: &Request<'_>, plan: &Plan, prediction: &Predi
     );
 }
 
-fn tables(out: &mut String, request: &Request<'_>, plan: &Plan, why: impl Fn(usize) -> Option<String>) {
-    let ranks = plan.rank_count as u64;
-    let costs: Vec<(u64, u64)> = plan
-        .placements
-        .iter()
-        .enumerate()
-        .map(|(table, placement)| {
-            let cost = placement_cost(request, table, placement);
-            let sum =
-                |of: fn(&Cost) -> u64| cost.shards.iter().map(of).sum::<u64>() + of(&cost.everywhere) * ranks;
-            (sum(Cost::picoseconds), sum(|cost| cost.memory_bytes))
-        })
-        .collect();
+/// Which ranks have which towers.
+fn groups(out: &mut String, request: &Request<'_>, seating: &Seating) {
+    for (group, towers) in seating.towers.iter().enumerate() {
+        let names: Vec<&str> =
+            request.model.towers.list[towers.clone()].iter().map(|tower| tower.name.as_str()).collect();
+        let first = group * seating.members;
+        let ranks = match seating.members {
+            1 => format!("rank {first}"),
+            members => format!("ranks {first}-{}", first + members - 1),
+        };
+        wrapped(out, "", &format!("{ranks}: {}", names.join(", ")));
+    }
+    out.push('\n');
+}
+
+fn tables(
+    out: &mut String,
+    request: &Request<'_>,
+    (plan, costs): (&Plan, &[(u64, u64)]),
+    why: impl Fn(usize) -> Option<String>,
+) {
     let mut order: Vec<usize> = (0..costs.len()).collect();
     order.sort_by_key(|&table| (std::cmp::Reverse(costs[table].0), table));
     let width = order.iter().map(|&t| request.model.tables[t].name.chars().count()).max().unwrap_or(0).max(5);

@@ -9,7 +9,9 @@
 //!   model      ─┘          (estimate)                                    (place: greedy and differencing)
 //! ```
 
+pub mod by_towers;
 pub mod choices;
+pub mod compare;
 pub mod estimate;
 pub mod explain;
 pub mod place;
@@ -21,6 +23,7 @@ pub mod simulate;
 pub mod statistics;
 pub mod towers;
 
+pub use by_towers::{plan_by_towers, predict_ways};
 pub use estimate::{Prediction, predict};
 pub use explain::{explain, explain_prices};
 pub use plan::{Planned, plan};

@@ -20,12 +20,14 @@ pub struct Request<'a> {
     pub topology: &'a Topology,
     /// One per table.
     pub loads: &'a [TableLoad],
-    /// The dense network, the same on every rank.
+    /// The dense network, the same on every rank; of a model with tower modules, what is above them.
     pub dense: &'a DenseWork,
     /// How vectors and gradients travel.
     pub wire: Wire,
     /// Which tables may be split.
     pub splits: Splits,
+    /// Whether small tables may be copied to all ranks; the ways of towers have no copies.
+    pub may_copy: bool,
     /// Place parts by this method only; `None` takes the best of all.
     pub method: Option<Method>,
 }
@@ -69,6 +71,17 @@ pub enum Splits {
 }
 
 impl Request<'_> {
+    /// Seconds for the metrics of all samples: all ranks wait for the first, which judges them.
+    pub(crate) fn judge_seconds(&self) -> f64 {
+        let tasks = self.model.tasks.len() as f64;
+        self.batch_size as f64 * tasks * self.topology.compute.judge_ns * 1e-9
+    }
+
+    /// Weights of all tower modules.
+    pub(crate) fn module_weights(&self) -> f64 {
+        self.model.tower_modules().map(|tower| tower.weight_count(self.model) as f64).sum()
+    }
+
     /// Samples of one rank.
     pub fn local_samples(&self) -> f64 {
         self.batch_size as f64 / self.topology.rank_count() as f64
@@ -91,7 +104,9 @@ impl Wire {
 
 /// Seconds of one rank for its samples in the dense network, forward and backward, and for the exchange and update
 /// of the dense weights: (network, weights).
-pub(crate) fn dense_seconds(request: &Request<'_>) -> (f64, f64) {
+///
+/// Weights of tower modules come on top where all ranks have them.
+pub(crate) fn dense_seconds(request: &Request<'_>, module_weights: f64) -> (f64, f64) {
     let (dense, compute) = (request.dense, &request.topology.compute);
     let per_sample: f64 = dense
         .products
@@ -107,7 +122,7 @@ pub(crate) fn dense_seconds(request: &Request<'_>) -> (f64, f64) {
         .sum();
     let dots = compute.products(dense.interaction_width as f64).dots_flops_per_second;
     let network = request.local_samples() * (per_sample + 3.0 * dense.interaction_flops as f64 / dots);
-    let bytes = dense.parameter_count as f64 * 4.0;
+    let bytes = (dense.parameter_count as f64 + module_weights) * 4.0;
     // Every weight is packed for the step and its gradient is read and written.
     let mut weights = 4.0 * bytes / compute.copy_bytes_per_second;
     let ranks = request.topology.rank_count() as f64;

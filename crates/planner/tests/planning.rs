@@ -5,6 +5,8 @@
 mod balance;
 #[path = "planning/bench.rs"]
 mod bench;
+#[path = "planning/by_towers.rs"]
+mod by_towers;
 #[path = "planning/golden.rs"]
 mod golden;
 #[path = "planning/properties.rs"]

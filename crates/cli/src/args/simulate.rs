@@ -13,9 +13,10 @@ use clap::Args;
 ///   campanile simulate examples/simulate/models/dcn_criteo.toml --topology examples/simulate/clusters/h100.toml --ranks 64
 #[derive(Debug, Args)]
 pub struct SimulateArguments {
-    /// What is trained: a description like those in examples/simulate/models.
+    /// What is trained: a description like those in examples/simulate/models; or a job, with --measured.
     pub model: PathBuf,
-    /// The cluster: a description like those in examples/simulate/clusters. Several are compared.
+    /// The cluster: a description like those in examples/simulate/clusters. Several are compared. For a job, topologies
+    /// that `campanile bench topology` measured.
     #[arg(long, value_name = "FILE", required = true)]
     pub topology: Vec<PathBuf>,
     /// Accelerators or CPU ranks, whole hosts.
@@ -27,6 +28,10 @@ pub struct SimulateArguments {
     /// Compression ratios: floats of all vectors over floats of what towers hand on.
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "2")]
     pub ratio: Vec<f64>,
+    /// Runs of a job, as CSV with the columns hosts, ranks_per_host, variant, cr, link_mbit and step_ms: print predicted
+    /// beside measured.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "plots"])]
+    pub measured: Option<PathBuf>,
     /// Write every figure as CSV.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,

@@ -53,6 +53,12 @@ pub struct TowersArguments {
     /// Floats of each vector that a tower would hand on, for what is expected and for the written module.
     #[arg(long, value_name = "N")]
     pub width: Option<usize>,
+    /// A measured topology: say what a step would take there, flat, by the ways of towers, and with modules.
+    #[arg(long, value_name = "FILE")]
+    pub topology: Option<PathBuf>,
+    /// With --topology: as many ranks instead of the file's.
+    #[arg(long, value_name = "N", requires = "topology")]
+    pub ranks: Option<usize>,
     /// Where files go, and the probe. Without it, `towers` in the job's process.output_dir.
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,

@@ -1,12 +1,14 @@
 //! `campanile plan`: where every table goes and why, from the job, a sample of its data and a measured topology.
 
 mod check;
-mod request;
 
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context, Result, bail};
-use campanile_planner::{Planned, Request, Splits, explain, explain_prices, place::Method, plan, predict};
+use campanile_planner::{
+    Planned, Prediction, Request, Splits, by_towers::seated, explain, explain_prices, place::Method, plan,
+    plan_by_towers, predict_ways,
+};
 use campanile_spec::{Plan, config::Job, topology::Topology};
 use campanile_train::TrainError;
 use serde_json::{Value, json};
@@ -17,6 +19,7 @@ use crate::{
     job_file,
     measure::{self, Settings},
     place::Place,
+    pricing::{self, Question},
 };
 
 /// Runs the command.
@@ -31,24 +34,24 @@ pub fn run(arguments: &PlanArguments, place: &Place) -> Result<()> {
     };
     let topology = asked.topology(arguments, place)?;
     let data = prepared.as_ref().map(|prepared| &prepared.train);
-    let loads = request::loads(job, data, arguments.sample)?;
-    let dense = request::dense_work(job, topology.rank_count(), &loads)?;
-    let request = Request {
-        model: &job.run.model,
-        optimizer: &job.run.sparse.optimizer,
-        batch_size: job.run.batch_size,
-        topology: &topology,
-        loads: &loads,
-        dense: &dense,
-        wire: request::wire(job),
-        splits: splits(job, arguments)?,
-        method: arguments.method.map(method),
-    };
+    let loads = pricing::loads(job, data, arguments.sample)?;
+    let dense = pricing::dense_work(job, topology.rank_count(), &loads)?;
+    let (splits, method) = (splits(job, arguments)?, arguments.method.map(method));
+    let question = Question { topology: &topology, loads: &loads, splits, method };
+    let request = pricing::request(job, &question, &dense);
     let answer = answer(&request, arguments)?;
+    let variants = match job.run.model.towers.is_empty() {
+        true => Vec::new(),
+        false => pricing::price_variants(job, &question)?,
+    };
     if place.is_first() {
         print!("{}", answer.text);
+        if !variants.is_empty() {
+            print!("\n{}", pricing::comparison(&variants));
+        }
     }
     let mut report = report(&request, &answer);
+    report["variants"] = pricing::comparison_report(&variants);
     place.only_first(|| write_plan(arguments, job, &answer.plan))?;
     if let Some(prepared) = prepared.as_ref().filter(|_| arguments.check) {
         report["check"] = check::run(arguments, place, (job, prepared), &request, &answer.plan)?;
@@ -112,7 +115,7 @@ pub fn read_topology(path: &Path) -> Result<Topology> {
 }
 
 /// The topology with another number of ranks: whole hosts, or a part of one.
-fn resized(mut topology: Topology, ranks: Option<usize>) -> Result<Topology> {
+pub fn resized(mut topology: Topology, ranks: Option<usize>) -> Result<Topology> {
     let Some(ranks) = ranks else { return Ok(topology) };
     let per_host = topology.ranks_per_host;
     if ranks == 0 || (ranks > per_host && !ranks.is_multiple_of(per_host)) {
@@ -155,15 +158,22 @@ fn method(name: MethodName) -> Method {
 struct Answer {
     plan: Plan,
     planned: Option<Planned>,
+    prediction: Prediction,
     text: String,
 }
 
 fn answer(request: &Request<'_>, arguments: &PlanArguments) -> Result<Answer> {
     let Some(path) = &arguments.price else {
+        if seated(request).is_ok() {
+            let by = plan_by_towers(request)?;
+            let text = explain_prices(request, &by.plan, &by.prediction);
+            return Ok(Answer { plan: by.plan, planned: None, prediction: by.prediction, text });
+        }
         let planned = plan(request)?;
         return Ok(Answer {
             plan: planned.plan.clone(),
             text: explain(request, &planned),
+            prediction: planned.prediction.clone(),
             planned: Some(planned),
         });
     };
@@ -171,8 +181,9 @@ fn answer(request: &Request<'_>, arguments: &PlanArguments) -> Result<Answer> {
         std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     let plan = Plan::parse(&text, request.model, request.topology.rank_count())
         .with_context(|| format!("{}", path.display()))?;
-    let text = explain_prices(request, &plan, &predict(request, &plan));
-    Ok(Answer { plan, planned: None, text })
+    let prediction = predict_ways(request, &plan);
+    let text = explain_prices(request, &plan, &prediction);
+    Ok(Answer { plan, planned: None, prediction, text })
 }
 
 fn write_plan(arguments: &PlanArguments, job: &Job, plan: &Plan) -> Result<()> {
@@ -195,7 +206,7 @@ fn write_plan(arguments: &PlanArguments, job: &Job, plan: &Plan) -> Result<()> {
 }
 
 fn report(request: &Request<'_>, answer: &Answer) -> Value {
-    let prediction = predict(request, &answer.plan);
+    let prediction = &answer.prediction;
     let place = |(table, placement): (&campanile_spec::TableSpec, &campanile_spec::Placement)| json!({ "table": table.name, "placement": placement.to_string(), "shards": placement.shards.len() });
     json!({
         "command": "plan",

@@ -1,5 +1,6 @@
 //! `campanile simulate`: a training step on clusters that are described and not rented.
 
+mod measured;
 mod pictures;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +19,11 @@ use crate::{args::simulate::SimulateArguments, command::write_report};
 
 /// Runs the command.
 pub fn run(arguments: &SimulateArguments) -> Result<()> {
-    let workload = read_workload(&arguments.model)?;
+    let text = read(&arguments.model, "model")?;
+    if !Workload::is_meant(&text) {
+        return measured::run(arguments);
+    }
+    let workload = Workload::parse(&text).with_context(|| format!("{}", arguments.model.display()))?;
     let clusters: Vec<(PathBuf, Cluster)> = arguments
         .topology
         .iter()
@@ -51,18 +56,6 @@ pub fn run(arguments: &SimulateArguments) -> Result<()> {
 
 fn read(path: &Path, what: &str) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read the {what} {}", path.display()))
-}
-
-fn read_workload(path: &Path) -> Result<Workload> {
-    let text = read(path, "model")?;
-    if !Workload::is_meant(&text) {
-        bail!(
-            "{} is a job, and a description of a model is wanted; take one of examples/simulate/models as a beginning, or \
-             price the job with `campanile plan`",
-            path.display()
-        );
-    }
-    Workload::parse(&text).with_context(|| format!("{}", path.display()))
 }
 
 fn read_cluster(path: &Path) -> Result<Cluster> {

@@ -1,5 +1,6 @@
 //! `campanile towers`: which features belong together, learned, written and drawn.
 
+pub mod expected;
 mod pictures;
 mod probe;
 
@@ -57,11 +58,16 @@ pub fn run(arguments: &TowersArguments) -> Result<()> {
     let files = write_files(&output, arguments, (&measured.affinity, &proposal), &names)?;
     let scored = compare(&job, &measured.affinity, &wanted, &proposal)?;
     let truth = prepared.train.synthetic().map(|world| of_groups(world.hidden_groups(), &names));
+    let width = module_width(&job.run.model, arguments);
     let expected = Expected::new(&job.run.model, arguments);
+    let priced = expected::on_topology(arguments, (&job, &prepared), &proposal.partition, width)?;
     if !arguments.quiet {
         print_towers(&proposal, &names);
         print_scores(&scored, truth.as_deref());
         expected.print(arguments);
+        if let Some(priced) = &priced {
+            print!("{}", priced.text);
+        }
         for file in &files {
             println!("{}", file.display());
         }
@@ -75,6 +81,7 @@ pub fn run(arguments: &TowersArguments) -> Result<()> {
         "hidden_groups": truth,
         "partitions": scored.iter().map(|one| one.report(truth.as_deref())).collect::<Vec<_>>(),
         "expected": expected.report(),
+        "on_topology": priced.map(|priced| priced.report),
         "probe": measured.checkpoint,
         "files": files,
     });

@@ -126,6 +126,7 @@ impl Case {
             dense: &self.dense,
             wire: Wire::F32,
             splits: self.splits.clone(),
+            may_copy: true,
             method: None,
         }
     }

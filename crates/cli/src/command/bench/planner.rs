@@ -146,6 +146,7 @@ impl Case {
             dense: &self.dense,
             wire: Wire::F32,
             splits,
+            may_copy: true,
             method: None,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use campanile_data::Prepared;
-use campanile_planner::{Prediction, Request, predict};
+use campanile_planner::{Prediction, Request, predict_ways};
 use campanile_spec::{Bytes, Plan, config::Job};
 use campanile_train::{
     clock::{PARTS, Part},
@@ -57,7 +57,7 @@ pub fn run(
     }
     let readings = readings.into_inner().unwrap_or_else(PoisonError::into_inner);
     let prediction = if readings.is_empty() {
-        predict(request, plan)
+        predict_ways(request, plan)
     } else {
         let shape = measure::Shape {
             hosts: request.topology.hosts,
@@ -65,7 +65,7 @@ pub fn run(
             memory_mib_per_rank: request.topology.memory_mib_per_rank,
         };
         let topology = measure::topology(shape, &readings);
-        predict(&Request { topology: &topology, ..request.clone() }, plan)
+        predict_ways(&Request { topology: &topology, ..request.clone() }, plan)
     };
     let comparison = Comparison { prediction, measured, processes: place.processes().is_some() };
     print!("{}", comparison.text(arguments));
