@@ -119,6 +119,10 @@ fn predictions_stand_beside_measured_runs() {
     assert!(complaint(&words).contains("`variant` is tower: flat, sptt or towers is wanted"));
     std::fs::write(&runs, "hosts,variant\n").unwrap();
     assert!(complaint(&words).contains("there is no column `ranks_per_host`"));
-    let told = complaint(&["simulate", &job, "--topology", &cluster]);
-    assert!(told.contains("--measured FILE"), "{told}");
+    // Without runs, what would be: two hosts as measured, and four.
+    let text = printed(&["simulate", &job, "--topology", &cluster, "--ranks", "4,8", "--ratio", "2"]);
+    assert!(text.contains("2 hosts of 2 ranks, batches of 1024, compression ratio 2"), "{text}");
+    assert!(text.contains("4 hosts of 2 ranks") && text.matches("speed-up, hidden").count() == 2, "{text}");
+    let told = complaint(&["simulate", &job, "--topology", &cluster, "--ratio", "1.5"]);
+    assert!(told.contains("--ratio 1.5: vectors of a job become shorter by a whole number"), "{told}");
 }

@@ -13,14 +13,14 @@ use clap::Args;
 ///   campanile simulate examples/simulate/models/dcn_criteo.toml --topology examples/simulate/clusters/h100.toml --ranks 64
 #[derive(Debug, Args)]
 pub struct SimulateArguments {
-    /// What is trained: a description like those in examples/simulate/models; or a job, with --measured.
+    /// What is trained: a description like those in examples/simulate/models; or a job, on measured topologies.
     pub model: PathBuf,
     /// The cluster: a description like those in examples/simulate/clusters. Several are compared. For a job, topologies
     /// that `campanile bench topology` measured.
     #[arg(long, value_name = "FILE", required = true)]
     pub topology: Vec<PathBuf>,
-    /// Accelerators or CPU ranks, whole hosts.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "64")]
+    /// Accelerators or CPU ranks, whole hosts. Without it 64, or for a job as many as were measured.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub ranks: Vec<usize>,
     /// Towers. Without it as many as there are hosts, or as divide them and have features.
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]

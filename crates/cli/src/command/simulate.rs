@@ -1,6 +1,6 @@
 //! `campanile simulate`: a training step on clusters that are described and not rented.
 
-mod measured;
+mod job;
 mod pictures;
 
 use std::path::{Path, PathBuf};
@@ -17,11 +17,14 @@ use serde_json::{Value, json};
 use self::pictures::Axis;
 use crate::{args::simulate::SimulateArguments, command::write_report};
 
+/// Ranks of a described cluster where the user names none.
+const RANKS: usize = 64;
+
 /// Runs the command.
 pub fn run(arguments: &SimulateArguments) -> Result<()> {
     let text = read(&arguments.model, "model")?;
     if !Workload::is_meant(&text) {
-        return measured::run(arguments);
+        return job::run(arguments);
     }
     let workload = Workload::parse(&text).with_context(|| format!("{}", arguments.model.display()))?;
     let clusters: Vec<(PathBuf, Cluster)> = arguments
@@ -30,7 +33,7 @@ pub fn run(arguments: &SimulateArguments) -> Result<()> {
         .map(|path| Ok((path.clone(), read_cluster(path)?)))
         .collect::<Result<_>>()?;
     let asked = Asked {
-        ranks: arguments.ranks.clone(),
+        ranks: if arguments.ranks.is_empty() { vec![RANKS] } else { arguments.ranks.clone() },
         towers: arguments.towers.clone(),
         ratios: arguments.ratio.clone(),
     };

@@ -1,6 +1,8 @@
-//! Predicted against measured: a job's steps on machines that were measured, beside the times of runs.
+//! A job on machines that were measured: what a step would take flat, by the ways of towers and with modules; or, where runs
+//! were measured, predicted against measured.
 //!
-//! The prices are the planner's, with the placements that training takes by itself: nothing here knows the measured times.
+//! The prices are the planner's; beside runs, with the placements that training takes by itself. No measured time of a run
+//! enters them.
 
 use std::path::Path;
 
@@ -16,7 +18,12 @@ use serde_json::{Value, json};
 
 use crate::{
     args::simulate::SimulateArguments,
-    command::{plan::read_topology, prep, towers::expected::with_towers, write_report},
+    command::{
+        plan::{read_topology, resized},
+        prep,
+        towers::expected::with_towers,
+        write_report,
+    },
     job_file,
     pricing::{self, Question},
 };
@@ -57,18 +64,17 @@ pub fn run(arguments: &SimulateArguments) -> Result<()> {
     let job = job_file::read(&arguments.model)?;
     let topologies: Vec<Topology> =
         arguments.topology.iter().map(|path| measured_topology(path)).collect::<Result<_>>()?;
-    let Some(path) = &arguments.measured else {
+    if !arguments.towers.is_empty() || arguments.csv.is_some() || arguments.plots.is_some() {
         bail!(
-            "{} is a job: give measured runs to compare with by --measured FILE, price it by `campanile plan`, or \
-             describe its model as examples/simulate/models do",
-            arguments.model.display()
+            "--towers, --csv and --plots are for described models; a job has a tower for every host, or its own"
         );
-    };
+    }
+    let prepared = prep::prepared(&job, true)?;
+    let loads = pricing::loads(&job, Some(&prepared.train), SAMPLE_ROWS)?;
+    let Some(path) = &arguments.measured else { return expected(arguments, &job, &loads, &topologies) };
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the runs {}", path.display()))?;
     let runs = read_runs(&text).with_context(|| format!("{}", path.display()))?;
-    let prepared = prep::prepared(&job, arguments.quiet)?;
-    let loads = pricing::loads(&job, Some(&prepared.train), SAMPLE_ROWS)?;
     let compared: Vec<Compared> =
         runs.into_iter().map(|run| compare(&job, &loads, &topologies, run)).collect::<Result<_>>()?;
     if !arguments.quiet {
@@ -76,6 +82,61 @@ pub fn run(arguments: &SimulateArguments) -> Result<()> {
     }
     let report: Vec<Value> = compared.iter().map(Compared::report).collect();
     write_report(arguments.report.as_deref(), &json!({ "command": "simulate", "compared": report }))
+}
+
+/// What steps would take, for every topology, number of ranks and ratio.
+fn expected(
+    arguments: &SimulateArguments,
+    job: &Job,
+    loads: &[TableLoad],
+    topologies: &[Topology],
+) -> Result<()> {
+    let sizes: Vec<Option<usize>> = match &arguments.ranks[..] {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let mut report = Vec::new();
+    for (path, topology) in arguments.topology.iter().zip(topologies) {
+        for &ranks in &sizes {
+            let topology = resized(topology.clone(), ranks)?;
+            for &ratio in &arguments.ratio {
+                if ratio < 1.0 || ratio.fract() != 0.0 {
+                    bail!("--ratio {ratio}: vectors of a job become shorter by a whole number");
+                }
+                let run = Run {
+                    hosts: topology.hosts,
+                    ranks_per_host: topology.ranks_per_host,
+                    variant: TowerVariant::Towers,
+                    ratio: ratio as usize,
+                    link_mbit: 0.0,
+                    forward: job.run.exchange.forward,
+                    backward: job.run.exchange.backward,
+                    step_ms: 0.0,
+                };
+                let question = Question { topology: &topology, loads, splits: Splits::Allowed, method: None };
+                let priced = pricing::price_variants(&job_of(job, &run)?, &question)?;
+                if !arguments.quiet {
+                    println!(
+                        "{} on {}: {} hosts of {} ranks, batches of {}, compression ratio {ratio}\n",
+                        arguments.model.display(),
+                        path.display(),
+                        run.hosts,
+                        run.ranks_per_host,
+                        job.run.batch_size
+                    );
+                    println!("{}", pricing::comparison(&priced));
+                }
+                report.push(json!({
+                    "topology": path,
+                    "hosts": run.hosts,
+                    "ranks_per_host": run.ranks_per_host,
+                    "compression_ratio": ratio,
+                    "variants": pricing::comparison_report(&priced),
+                }));
+            }
+        }
+    }
+    write_report(arguments.report.as_deref(), &json!({ "command": "simulate", "expected": report }))
 }
 
 fn measured_topology(path: &Path) -> Result<Topology> {
