@@ -11,15 +11,12 @@ All ways of one codec must end with the same metrics: the script fails if they d
 
 import argparse
 import json
-import os
 import pathlib
-import shutil
 import statistics
-import subprocess
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BED = {"TESTBED": "cnet", "TESTBED_NET": "10.77.8"}
+from bed import ROOT, hosts, train
+
 WAYS = [
     ("off", "f32", "f32"),
     ("on", "f32", "f32"),
@@ -29,29 +26,11 @@ WAYS = [
 ]
 
 
-def bed(*words, **options):
-    """Runs testbed/testbed and returns what it prints."""
-    command = [ROOT / "testbed/testbed", *map(str, words)]
-    return subprocess.run(command, env={**os.environ, **BED}, check=True, text=True, stdout=subprocess.PIPE, **options).stdout
-
-
-def train(arguments, folder, way):
-    """Trains once; returns its report and the bytes that host 1 sent."""
+def job(way):
     pipeline, forward, backward = way
-    job = (ROOT / "bench/network/job.toml").read_text()
-    job += f'\n[run.exchange]\nforward = "{forward}"\nbackward = "{backward}"\n'
-    job += f'\n[process]\npipeline = "{pipeline}"\ncache_dir = "{folder}/cache"\noutput_dir = "{folder}/output"\n'
-    path, report = folder / "job.toml", folder / "report.json"
-    path.write_text(job)
-    shutil.rmtree(folder / "output", ignore_errors=True)
-    hosts = folder / "hosts"
-    hosts.write_text(bed("hostfile", arguments.ranks_per_host))
-    before = int(bed("bytes", 1).split()[1])
-    ranks = arguments.hosts * arguments.ranks_per_host
-    bed("on", 0, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks, "--hostfile", hosts,
-        *bed("mpirun-options").split(), arguments.campanile, "train", path, "--quiet", "--report", report)
-    sent = int(bed("bytes", 1).split()[1]) - before
-    return json.loads(report.read_text()), sent
+    text = (ROOT / "bench/network/job.toml").read_text()
+    text += f'\n[run.exchange]\nforward = "{forward}"\nbackward = "{backward}"\n'
+    return text + f'\n[process]\npipeline = "{pipeline}"\n'
 
 
 def main():
@@ -66,19 +45,16 @@ def main():
     metrics = {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        bed("down")
-        bed("up", arguments.hosts, arguments.rate)
-        try:
+        with hosts(arguments.hosts, arguments.rate):
             for _ in range(arguments.rounds):
                 for way in WAYS:
-                    report, sent = train(arguments, folder, way)
+                    run = train(arguments.campanile, folder, job(way), arguments.hosts, arguments.ranks_per_host)
+                    report = run.report
                     steps[way].append(1e3 * report["seconds"] / report["steps"])
-                    waits[way].append(1e3 * dict(report["parts_seconds"])["exchange"] / report["steps"])
-                    megabytes[way].append(sent / 1e6 / report["steps"])
+                    waits[way].append(run.part_ms("exchange"))
+                    megabytes[way].append(run.links[1][1] / 1e6 / report["steps"])
                     found = json.dumps(report["evaluation"], sort_keys=True)
                     assert metrics.setdefault(way[1:], found) == found, f"{way} ends with other metrics"
-        finally:
-            bed("down")
     base = WAYS[0]
     print(f"{arguments.hosts} hosts with {arguments.ranks_per_host} ranks each, links of {arguments.rate}, {arguments.rounds} rounds\n")
     print("| pipeline | vectors | gradients | ms a step | waiting, ms | speed | MB a step | of f32 |\n|---|---|---|---|---|---|---|---|")

@@ -4,6 +4,8 @@
 
 #[path = "suite/small_job.rs"]
 mod small_job;
+#[path = "suite/tower_job.rs"]
+mod tower_job;
 
 use std::{
     collections::BTreeMap,
@@ -13,6 +15,7 @@ use std::{
 };
 
 use small_job::{job, result};
+use tower_job::tower_job;
 
 const CAMPANILE: &str = env!("CARGO_BIN_EXE_campanile");
 
@@ -135,6 +138,40 @@ fn processes_give_the_bits_of_threads() {
         let directory = tempfile::tempdir().unwrap();
         finish(launch(processes, &[], &job(directory.path(), 5_000)));
         assert_same(&result(directory.path()), &want, &format!("{processes} processes"));
+    }
+}
+
+/// The ways of towers on processes: `sptt` has the bits of the flat model, and modules those of one process.
+#[test]
+fn towers_over_processes_have_the_bits_of_one_process() {
+    for (variant, alone) in [("sptt", "flat"), ("towers", "towers")] {
+        let directory = tempfile::tempdir().unwrap();
+        threads(1, &tower_job(directory.path(), (alone, 4), ""));
+        let mut want = result(directory.path());
+        // It has the job, and so the word for the ways that were taken.
+        want.remove("checkpoint/manifest.json").expect("a manifest");
+        for (processes, pipeline) in [(1, "auto"), (2, "auto"), (4, "off"), (4, "on")] {
+            let directory = tempfile::tempdir().unwrap();
+            let process = format!("pipeline = \"{pipeline}\"");
+            let path = tower_job(directory.path(), (variant, 4), &process);
+            let report = directory.path().join("report.json");
+            let child = Command::new(CAMPANILE)
+                .args(["launch", "-n", &processes.to_string(), "train"])
+                .arg(&path)
+                .args(["--quiet", "--report"])
+                .arg(&report)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn();
+            finish(child.unwrap());
+            let mut found = result(directory.path());
+            found.remove("checkpoint/manifest.json").expect("a manifest");
+            assert_same(&found, &want, &format!("{variant} on {processes} processes, pipeline {pipeline}"));
+            let report = std::fs::read_to_string(&report).unwrap();
+            let ways = format!("{processes} group(s) of 1 rank(s)");
+            assert!(processes == 1 || report.contains(&ways), "the towers had their ways: {report}");
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 
 #[path = "suite/small_job.rs"]
 mod small_job;
+#[path = "suite/tower_job.rs"]
+mod tower_job;
 
 use std::{
     io::Write,
@@ -15,6 +17,7 @@ use std::{
 };
 
 use small_job::{job, result};
+use tower_job::tower_job;
 
 const CAMPANILE: &str = env!("CARGO_BIN_EXE_campanile");
 
@@ -106,6 +109,33 @@ fn hosts_give_the_bits_of_threads() {
         let sent = bed.text(&["bytes", "1"]);
         let bytes: u64 = sent.split_whitespace().nth(1).unwrap().parse().unwrap();
         assert!(bytes > 100_000, "vectors went over the link: {sent}");
+    }
+}
+
+/// Towers on hosts of two ranks each: the ways alone have the bits of the flat model in one process, and modules those of
+/// their own model in one process.
+#[test]
+fn towers_on_hosts_have_the_bits_of_one_process() {
+    let alone = |variant: &str, towers: usize| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = tower_job(directory.path(), (variant, towers), "threads = 1");
+        let status = Command::new(CAMPANILE).arg("train").arg(&path).arg("--quiet").status().unwrap();
+        assert!(status.success());
+        result(directory.path())
+    };
+    for (name, network, hosts) in [("ctt2", "10.78.12", 2), ("ctt4", "10.78.14", 4)] {
+        let Some(bed) = Bed::make(name, network, hosts) else { return };
+        for (variant, want) in [("sptt", alone("flat", hosts)), ("towers", alone("towers", hosts))] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = tower_job(directory.path(), (variant, hosts), "");
+            let (output, words) = outcome(bed.launch(2 * hosts, 2, &[], &path));
+            assert!(output.status.success(), "{variant} on {hosts} hosts: {words}");
+            let found = result(directory.path());
+            // The manifest has the job, and so the word for the ways that were taken.
+            for (file, bytes) in want.iter().filter(|(file, _)| !file.ends_with("manifest.json")) {
+                assert!(&found[file] == bytes, "{file} differs with {variant} on {hosts} hosts");
+            }
+        }
     }
 }
 

@@ -1,6 +1,11 @@
 //! `campanile verify` proves the contract on a job that has everything: bags, weights, wide tables, two tasks.
 
+#[path = "suite/tower_job.rs"]
+mod tower_job;
+
 use std::{path::Path, process::Command};
+
+use tower_job::tower_job;
 
 fn job(directory: &Path) -> std::path::PathBuf {
     let text = format!(
@@ -69,6 +74,28 @@ fn every_way_agrees_and_nothing_is_left_behind() {
     assert_eq!((weights(0).len(), weights(1).len()), (1, 1));
     assert_ne!(weights(0), weights(1), "a codec changes results, or it was not used");
     assert!(!home.path().join("output/verify").exists());
+}
+
+/// A job with towers is tried by their ways too: on threads, and on processes where there are any.
+#[test]
+fn towers_are_tried_by_their_ways() {
+    let home = tempfile::tempdir().unwrap();
+    let job = tower_job(home.path(), ("towers", 2), "");
+    let output = Command::new(env!("CARGO_BIN_EXE_campanile"))
+        .args(["verify", "--quiet", "--ranks", "4", "--steps", "2"])
+        .arg(&job)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("ways agree in every bit") && !text.contains("DIFFERENT"), "{text}");
+    let mut ways = vec!["towers ", "towers, pipelined"];
+    if cfg!(feature = "mpi") && !text.contains("threads only") {
+        ways.extend(["towers, processes ", "towers, processes, pipelined"]);
+    }
+    for way in ways {
+        assert!(text.contains(way), "{way}: {text}");
+    }
 }
 
 #[test]

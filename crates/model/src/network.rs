@@ -322,6 +322,17 @@ impl Network {
         }
     }
 
+    /// Whether a backward pass reads what the forward pass over the same samples has left. Layers that see nothing but the
+    /// pooled vectors, and have no activation, do not.
+    pub fn remembers(&self) -> bool {
+        self.layers.iter().any(|layer| match layer {
+            Layer::Linear(layer) => layer.x.place.source != Source::Pooled || layer.masks_output,
+            Layer::Each(layer) => layer.x.place.source != Source::Pooled,
+            Layer::Copy(_) => false,
+            _ => true,
+        })
+    }
+
     /// Floating-point operations of one sample's forward pass in matrix products.
     pub fn forward_gemm_flops_per_sample(&self) -> u64 {
         self.layers.iter().map(|layer| layer.forward_flops().0).sum()

@@ -5,65 +5,75 @@ use std::ops::Range;
 use campanile_spec::Grains;
 
 /// The cut of every rank's samples into chunks of whole grains.
+///
+/// Where towers have their own ways, a rank sees the samples of all its peers: ranks are then the members of a group, and the
+/// chunks are those of one peer after the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunks {
     grains: Grains,
     rank_count: usize,
-    count: usize,
-    /// Whether a chunk is the samples of a peer: then ranks are members of a group, and chunks are the groups.
-    are_peers: bool,
+    /// Whose samples a rank sees: 1 means its own.
+    peers: usize,
+    /// Chunks of each peer's samples.
+    parts: usize,
 }
 
 impl Chunks {
     /// At most `wanted` chunks: as many as divide a rank's grains.
     pub fn new(grains: Grains, rank_count: usize, wanted: usize) -> Chunks {
-        let grains_each = grains.count() / rank_count;
-        let count = if rank_count == 1 { 1 } else { 1 << wanted.clamp(1, grains_each).ilog2() };
-        Chunks { grains, rank_count, count, are_peers: false }
+        let wanted = if rank_count == 1 { 1 } else { wanted };
+        Chunks::of_peers(grains, (1, rank_count), wanted)
     }
 
-    /// One chunk for each peer of a group's members (`spec::seating`).
-    pub fn of_peers(grains: Grains, groups: usize, members: usize) -> Chunks {
-        Chunks { grains, rank_count: members, count: groups, are_peers: true }
+    /// At most `wanted` chunks for each peer of a group's members (`spec::seating`).
+    pub fn of_peers(grains: Grains, (peers, members): (usize, usize), wanted: usize) -> Chunks {
+        let grains_each = grains.count() / (peers * members);
+        Chunks { grains, rank_count: members, peers, parts: 1 << wanted.clamp(1, grains_each).ilog2() }
     }
 
     /// All ranks' chunks in the order of the global batch.
     pub fn in_order(&self) -> Vec<(usize, usize)> {
-        let (ranks, chunks) = (0..self.rank_count, 0..self.count);
-        if self.are_peers {
-            return chunks.flat_map(|chunk| ranks.clone().map(move |rank| (rank, chunk))).collect();
-        }
-        ranks.flat_map(|rank| chunks.clone().map(move |chunk| (rank, chunk))).collect()
+        let of_peer = |peer: usize| peer * self.parts..(peer + 1) * self.parts;
+        let of_rank = |peer, rank| of_peer(peer).map(move |chunk| (rank, chunk));
+        (0..self.peers)
+            .flat_map(|peer| (0..self.rank_count).flat_map(move |rank| of_rank(peer, rank)))
+            .collect()
     }
 
     pub fn count(&self) -> usize {
-        self.count
+        self.peers * self.parts
+    }
+
+    /// How many chunks the samples of one peer have.
+    pub fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// Where the samples of a peer have their home, and how many homes there are.
+    fn home(&self, rank: usize, peer: usize) -> (usize, usize) {
+        (peer * self.rank_count + rank, self.peers * self.rank_count)
     }
 
     /// The grains of a rank's chunk.
     pub fn grains_of(&self, rank: usize, chunk: usize) -> Range<usize> {
-        if self.are_peers {
-            return self.grains.of_rank(chunk * self.rank_count + rank, self.count * self.rank_count);
-        }
-        let grains = self.grains.of_rank(rank, self.rank_count);
-        let each = grains.len() / self.count;
-        grains.start + chunk * each..grains.start + (chunk + 1) * each
+        let (home, homes) = self.home(rank, chunk / self.parts);
+        let grains = self.grains.of_rank(home, homes);
+        let (each, part) = (grains.len() / self.parts, chunk % self.parts);
+        grains.start + part * each..grains.start + (part + 1) * each
     }
 
     /// The samples of a rank's chunk in a batch of `global_count`, counted from the rank's first.
     pub fn samples(&self, global_count: usize, rank: usize, chunk: usize) -> Range<usize> {
-        if self.are_peers {
-            let ranks = self.count * self.rank_count;
-            let home = |chunk: usize| chunk * self.rank_count + rank;
-            let count = |chunk: usize| self.grains.samples_of_rank(global_count, home(chunk), ranks).len();
-            let start = (0..chunk).map(count).sum();
-            return start..start + count(chunk);
-        }
-        let first = self.grains.samples_of_rank(global_count, rank, self.rank_count).start;
-        let grains = self.grains_of(rank, chunk);
+        let of_peer = |peer: usize| {
+            let (home, homes) = self.home(rank, peer);
+            self.grains.samples_of_rank(global_count, home, homes)
+        };
+        let peer = chunk / self.parts;
+        let before: usize = (0..peer).map(|peer| of_peer(peer).len()).sum();
+        let (first, grains) = (of_peer(peer).start, self.grains_of(rank, chunk));
         let start = self.grains.samples(global_count, grains.start).start;
         let end = self.grains.samples(global_count, grains.end - 1).end;
-        start - first..end - first
+        before + start - first..before + end - first
     }
 }
 
@@ -75,18 +85,20 @@ mod tests {
     fn peers_in_order_are_the_global_batch() {
         let grains = Grains::new(16);
         for (groups, members) in [(2, 2), (4, 2), (2, 4), (8, 1), (1, 8), (16, 1)] {
-            for global in [0, 5, 37, 1000] {
-                let chunks = Chunks::of_peers(grains, groups, members);
+            for (global, wanted) in [(0, 1), (5, 2), (37, 1), (37, 4), (1000, 3)] {
+                let chunks = Chunks::of_peers(grains, (groups, members), wanted);
+                let parts = chunks.parts();
+                assert!(parts <= wanted && chunks.count() == groups * parts);
                 let mut next = 0;
                 for (member, chunk) in chunks.in_order() {
-                    let home = grains.samples_of_rank(global, chunk * members + member, groups * members);
-                    assert_eq!(home.start, next);
-                    next = home.end;
-                    assert_eq!(chunks.samples(global, member, chunk).len(), home.len());
-                    assert_eq!(chunks.grains_of(member, chunk).len(), 16 / (groups * members));
-                    if chunk + 1 < groups {
-                        let after = chunks.samples(global, member, chunk + 1).start;
-                        assert_eq!(chunks.samples(global, member, chunk).end, after);
+                    let own = chunks.grains_of(member, chunk);
+                    assert_eq!(own.len(), 16 / (groups * members * parts));
+                    assert_eq!(grains.samples(global, own.start).start, next);
+                    let samples = chunks.samples(global, member, chunk);
+                    next += samples.len();
+                    assert_eq!(grains.samples(global, own.end - 1).end, next);
+                    if chunk + 1 < chunks.count() {
+                        assert_eq!(samples.end, chunks.samples(global, member, chunk + 1).start);
                     }
                 }
                 assert_eq!(next, global);

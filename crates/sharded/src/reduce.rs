@@ -75,22 +75,34 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds the nodes of all peers of all ranks: every rank comes with `nodes`, one for each peer, and its node of peer `h`
-    /// is number `h * ranks + rank` among the leaves of the tree. Leaves this rank's share of the sum in `gradient`.
+    /// Starts to add the nodes of all peers of all ranks: every rank comes with `nodes`, one for each peer, and its node of
+    /// peer `h` is number `h * ranks + rank` among the leaves of the tree.
     ///
     /// # Errors
     /// When a rank has left.
-    pub fn sum_of_peers(
+    pub fn start_sum_of_peers<'c>(
         &mut self,
-        comm: &dyn Communicator,
+        comm: &'c dyn Communicator,
         nodes: &[&[f32]],
-        gradient: &mut [f32],
-    ) -> Result<(), CommError> {
+    ) -> Result<Pending<'c>, CommError> {
         let mut parts = take(&mut self.parts);
         for (rank, part) in parts.iter_mut().enumerate() {
             self.pack(Some(rank), nodes, part);
         }
-        self.parts = comm.all_to_all(parts)?;
+        comm.start_all_to_all(parts)
+    }
+
+    /// Waits for the nodes of so many peers, and leaves this rank's share of their sum in `gradient`.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn finish_sum_of_peers(
+        &mut self,
+        comm: &dyn Communicator,
+        (pending, peers_count): (Pending<'_>, usize),
+        gradient: &mut [f32],
+    ) -> Result<(), CommError> {
+        self.parts = pending.wait()?;
         let own = comm.rank();
         let floats = self.shares.len_of(own);
         if floats == 0 {
@@ -99,7 +111,7 @@ impl Reduction {
         let mut peers: Vec<_> =
             self.parts.iter_mut().map(|part| part.values_mut::<f32>().chunks_mut(floats)).collect();
         let mut leaves: Vec<&mut [f32]> = Vec::new();
-        for _ in nodes {
+        for _ in 0..peers_count {
             leaves.extend(peers.iter_mut().filter_map(Iterator::next));
         }
         let sum = sum_along_tree(&mut leaves);
@@ -264,7 +276,8 @@ mod tests {
                 let nodes: Vec<&[f32]> = nodes.iter().map(Vec::as_slice).collect();
                 let mut reduction = Reduction::new(Shares::even(&[Range { start: 0, end: length }], members));
                 let mut sum = vec![f32::NAN; length];
-                reduction.sum_of_peers(me, &nodes, &mut sum)?;
+                let pending = reduction.start_sum_of_peers(me, &nodes)?;
+                reduction.finish_sum_of_peers(me, (pending, peers), &mut sum)?;
                 let pending = reduction.start_gather(me, &sum)?;
                 reduction.finish_gather(me, pending, &mut sum)?;
                 Ok(sum)

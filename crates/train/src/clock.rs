@@ -13,25 +13,31 @@ pub enum Part {
     Pack,
     /// The dense network, forward and backward.
     Network,
+    /// The modules of towers, forward and backward.
+    Module,
     /// Merge and row updates.
     Update,
     /// Reduction and update of the dense weights.
     Dense,
     /// Waiting for ids, vectors and gradients of other ranks.
     Exchange,
+    /// The same where towers have their own ways, for the ranks of this rank's group.
+    Members,
     /// Collecting predictions, metrics, checkpoint pieces.
     Rest,
 }
 
 /// Names of the parts, in order.
-pub const PARTS: [(Part, &str); 8] = [
+pub const PARTS: [(Part, &str); 10] = [
     (Part::Input, "input"),
     (Part::Lookup, "lookup"),
     (Part::Pack, "pack"),
     (Part::Network, "network"),
+    (Part::Module, "module"),
     (Part::Update, "update"),
     (Part::Dense, "dense"),
     (Part::Exchange, "exchange"),
+    (Part::Members, "members"),
     (Part::Rest, "rest"),
 ];
 

@@ -1,7 +1,12 @@
 //! The sum of a rank's grains along the fixed tree.
 //!
 //! The left grain of a pair writes its gradient into a buffer, and the right one simply adds to it. Only from
-//! four grains on does a second buffer, and an addition over all parameters, come in.
+//! four grains on does a second buffer, and an addition over all parameters, come in:
+//!
+//! ```text
+//!   grains   0 1   2 3   4 5   6 7        after a pair, every node that it completes is added to its left neighbour
+//!   buffer    0     1     1     2         the right turns on the way from the root to the pair
+//! ```
 
 use std::ops::Range;
 
@@ -31,7 +36,25 @@ impl GradientTree {
 
     /// Runs `grain(number, onto, gradient)` for every grain in order, and forms the sum.
     pub fn sum_grains(&mut self, grains: Range<usize>, grain: &mut dyn FnMut(usize, Onto, &mut [f32])) {
-        sum(&mut self.levels, grains, grain);
+        let (first, count) = (grains.start, grains.len());
+        for place in 0..count {
+            self.add_grain((place, count), |onto, gradient| grain(first + place, onto, gradient));
+        }
+    }
+
+    /// Runs `grain(onto, gradient)` for one of the grains, which must come in order; with the last one the sum is there.
+    pub fn add_grain(&mut self, (place, count): (usize, usize), grain: impl FnOnce(Onto, &mut [f32])) {
+        let (pair, is_right) = (place / 2, place % 2 == 1);
+        let mut level = pair.count_ones() as usize;
+        grain(if is_right { Onto::LeftNeighbour } else { Onto::Anything }, &mut self.levels[level]);
+        if !is_right && count > 1 {
+            return;
+        }
+        for _ in 0..pair.trailing_ones() {
+            let (left, right) = self.levels.split_at_mut(level);
+            level -= 1;
+            left[level].iter_mut().zip(&right[0]).for_each(|(sum, value)| *sum += value);
+        }
     }
 
     /// The sum.
@@ -42,22 +65,6 @@ impl GradientTree {
     /// The sum, to be reduced over ranks.
     pub fn sum_mut(&mut self) -> &mut [f32] {
         &mut self.levels[0]
-    }
-}
-
-fn sum(levels: &mut [Vec<f32>], grains: Range<usize>, grain: &mut dyn FnMut(usize, Onto, &mut [f32])) {
-    if grains.len() <= 2 {
-        for (number, onto) in grains.zip([Onto::Anything, Onto::LeftNeighbour]) {
-            grain(number, onto, &mut levels[0]);
-        }
-        return;
-    }
-    let middle = grains.start + grains.len() / 2;
-    sum(levels, grains.start..middle, grain);
-    sum(&mut levels[1..], middle..grains.end, grain);
-    let (left, right) = levels.split_at_mut(1);
-    for (sum, value) in left[0].iter_mut().zip(&right[0]) {
-        *sum += value;
     }
 }
 

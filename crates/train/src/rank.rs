@@ -60,6 +60,7 @@ pub struct RankState {
     pub(crate) grains: Grains,
     pub(crate) rank: usize,
     rank_count: usize,
+    chunks: usize,
     isa: Isa,
     pub(crate) travels: Journey,
     workspace: Workspace,
@@ -150,6 +151,7 @@ impl RankState {
             grains,
             rank,
             rank_count,
+            chunks,
         })
     }
 
@@ -161,7 +163,7 @@ impl RankState {
     /// # Panics
     /// If the plan does not keep the groups' tables apart ([`Seating::fits`]).
     pub fn sit_by_towers(&mut self, comm: &dyn Communicator, seating: &Seating) -> Result<(), TrainError> {
-        let towers = TowerState::new(comm, self, seating)?;
+        let towers = TowerState::new(comm, self, seating, self.chunks)?;
         self.shares = towers.shares(&self.model, self.parameters.len());
         let first = optimizer::first_state(&self.dense.optimizer, self.shares.len_of(self.rank));
         self.dense_state.iter_mut().zip(first).for_each(|(state, first)| state.1 = first);
@@ -253,7 +255,10 @@ impl RankState {
     pub fn settle(&mut self, comm: &dyn Communicator, carry: &mut Carry<'_>) -> Result<(), TrainError> {
         if let Some(weights) = carry.weights.take() {
             self.timings.start(Part::Dense);
-            self.reduction.finish_gather(comm, Some(weights), &mut self.parameters)?;
+            match &mut self.towers {
+                Some(towers) => towers.settle(comm, weights, &mut self.parameters)?,
+                None => self.reduction.finish_gather(comm, Some(weights), &mut self.parameters)?,
+            }
         }
         Ok(())
     }

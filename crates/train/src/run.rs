@@ -279,7 +279,7 @@ impl Trainer<'_> {
             };
             // An evaluation needs the way of the ids for itself.
             let mut next = None;
-            if self.pipelined() && state.towers.is_none() && done < last && !looks {
+            if self.pipelined() && done < last && !looks {
                 let read = next_batch(&mut loader, &mut trouble);
                 let read = if comm.rank_count() == 1 { Ok(read?) } else { read };
                 next = read.transpose();

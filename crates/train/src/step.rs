@@ -46,7 +46,7 @@ pub fn step<'c>(
     turn: Turn<'_>,
 ) -> Result<StepReport, TrainError> {
     if state.towers.is_some() {
-        return towers::step(comm, state, &turn);
+        return towers::step(comm, state, carry, turn);
     }
     let looks_ahead = turn.next.is_some();
     state.take_up(comm, turn.batch)?; // unless its ids came during the last step

@@ -5,15 +5,23 @@
 //! the modules' weights are sums over the grains of each peer, which are nodes of the one tree over all grains; the ranks of
 //! the group finish that tree among themselves. No such gradient leaves the group, and the weights do only for a checkpoint
 //! or an evaluation. Every sum has the order that it has in the flat exchange.
+//!
+//! With a pipeline, samples go through in parts, and what crosses groups travels while other parts compute:
+//!
+//! ```text
+//!   this rank   lookup, module 0 1 2 3 │ above 0 1 2 3 │ module back 0 1 2 3 │ update
+//!   the link                 0 1 2 3   │   0 1 2 3     │   3                            vectors, then gradients
+//!               ids of the next batch, dense sums ...
+//! ```
 
 use std::ops::Range;
 
-use campanile_comm::{Buffer, Communicator};
+use campanile_comm::{Buffer, Communicator, Pending};
 use campanile_model::{
     Network, Workspace,
     network::{Inputs, Outputs},
 };
-use campanile_sharded::{Circles, Shares, TowerExchange, reduce::Reduction};
+use campanile_sharded::{Circles, Manner, Shares, TowerExchange, reduce::Reduction};
 use campanile_spec::{ModelSpec, Seating};
 
 use crate::{
@@ -22,13 +30,18 @@ use crate::{
     gradient_tree::{GradientTree, Onto},
     loader::LocalBatch,
     rank::{Pass, RankState},
-    step::{StepReport, Turn},
+    step::{Carry, StepReport, Turn},
 };
 
 /// What a rank holds for the ways of towers.
 pub(crate) struct TowerState {
-    seating: Seating,
+    /// Apart, for what is on its way borrows them while all the rest is at work.
     circles: Circles,
+    work: Work,
+}
+
+struct Work {
+    seating: Seating,
     exchange: TowerExchange,
     /// The modules of this rank's group, and the network above all towers.
     modules: Network,
@@ -51,10 +64,12 @@ pub(crate) struct TowerState {
 }
 
 impl TowerState {
+    /// `chunks`: in how many parts samples go through, at most.
     pub fn new(
         comm: &dyn Communicator,
         state: &RankState,
         seating: &Seating,
+        chunks: usize,
     ) -> Result<TowerState, TrainError> {
         let (model, isa, grains) = (&state.model, state.isa(), state.grains);
         let (group, _) = seating.place(state.rank);
@@ -72,11 +87,11 @@ impl TowerState {
         let ranks = group * seating.members..(group + 1) * seating.members;
         let rank_count = seating.groups * seating.members;
         let grains_each = grains.count() / rank_count;
-        let codecs = (grains, state.travels.forward, state.travels.backward, isa);
+        let manner =
+            Manner { grains, chunks, forward: state.travels.forward, backward: state.travels.backward, isa };
         let samples_max = state.samples_max();
-        Ok(TowerState {
-            circles: Circles::new(comm, seating)?,
-            exchange: TowerExchange::new(model, &state.plan, seating, state.rank, codecs),
+        let work = Work {
+            exchange: TowerExchange::new(model, &state.plan, seating, state.rank, manner),
             module_space: modules.workspace(samples_max),
             above_space: above.workspace(samples_max),
             nodes: (0..seating.groups).map(|_| GradientTree::new(own.len(), grains_each)).collect(),
@@ -91,23 +106,37 @@ impl TowerState {
             own,
             rest,
             stale: false,
-        })
+        };
+        Ok(TowerState { circles: Circles::new(comm, seating)?, work })
     }
 
     /// Who updates which dense weights.
     pub fn shares(&self, model: &ModelSpec, weight_count: usize) -> Shares {
-        Shares::of_towers(&model.weight_segments(weight_count), &module_towers(model), &self.seating)
+        Shares::of_towers(&model.weight_segments(weight_count), &module_towers(model), &self.work.seating)
     }
 
     /// In words.
     pub fn words(&self) -> String {
-        format!("{} group(s) of {} rank(s)", self.seating.groups, self.seating.members)
+        let Seating { groups, members, .. } = &self.work.seating;
+        format!("{groups} group(s) of {members} rank(s)")
     }
 
     /// Tells all ranks that this one cannot go on.
     pub fn refuse(&mut self, words: String) -> Result<(), TrainError> {
-        let sent = self.exchange.send_ids(&self.circles, Err(words));
-        Ok(self.exchange.exchange_vectors(&self.circles, sent)?)
+        let TowerState { circles, work } = self;
+        let ids = work.exchange.start_ids(circles, Err(words))?;
+        let ids = work.exchange.pass_ids_on(circles, ids)?;
+        Ok(work.exchange.finish_ids(ids)?)
+    }
+
+    /// Waits for the weights above the towers that other ranks have updated.
+    pub fn settle(
+        &mut self,
+        comm: &dyn Communicator,
+        pending: Pending<'_>,
+        weights: &mut [f32],
+    ) -> Result<(), TrainError> {
+        self.work.settle(comm, pending, weights)
     }
 
     /// Collects the modules' weights from the groups that have them.
@@ -117,10 +146,10 @@ impl TowerState {
         shares: &Shares,
         weights: &mut [f32],
     ) -> Result<(), TrainError> {
-        if !std::mem::take(&mut self.stale) || self.all.is_empty() {
+        if !std::mem::take(&mut self.work.stale) || self.work.all.is_empty() {
             return Ok(());
         }
-        let shares = shares.within(&self.all);
+        let shares = shares.within(&self.work.all);
         let own = shares.of(comm.rank()).iter();
         let values: Vec<f32> = own.flat_map(|range| weights[range.clone()].iter().copied()).collect();
         for (rank, part) in comm.all_gather(Buffer::of(&values))?.iter().enumerate() {
@@ -133,17 +162,63 @@ impl TowerState {
         }
         Ok(())
     }
+}
 
-    /// The modules on all peers' samples.
-    fn forward(&mut self, weights: &[f32]) {
-        let (width, handed_on) = self.exchange.widths();
+impl Work {
+    fn settle(
+        &mut self,
+        comm: &dyn Communicator,
+        pending: Pending<'_>,
+        weights: &mut [f32],
+    ) -> Result<(), TrainError> {
+        Ok(self.among_all.finish_gather(comm, Some(pending), &mut weights[self.rest.clone()])?)
+    }
+
+    /// Makes `batch` the one at work: sends its ids now, unless they travelled during the last step.
+    fn take_up(&mut self, circles: &Circles, batch: &LocalBatch) -> Result<(), TrainError> {
+        if !self.exchange.next_is_here() {
+            let ids = Ok((&batch.samples.bags, batch.global_count));
+            let pending = self.exchange.start_ids(circles, ids)?;
+            let pending = self.exchange.pass_ids_on(circles, pending)?;
+            self.exchange.finish_ids(pending)?;
+        }
+        self.exchange.advance();
+        Ok(())
+    }
+
+    /// Lookup and modules for all peers' samples, part by part; starts to send what the towers hand on.
+    fn forward<'c>(
+        &mut self,
+        circles: &'c Circles,
+        state: &mut RankState,
+    ) -> Result<Vec<Pending<'c>>, TrainError> {
+        let parts = self.exchange.part_count();
+        let mut handed_on = Vec::with_capacity(parts);
+        state.timings.start(Part::Lookup);
+        let mut ahead = Some(self.exchange.start_pooled(circles, &state.tables, 0)?);
+        for part in 0..parts {
+            let pooled = ahead.take().expect("every part is looked up");
+            if part + 1 < parts {
+                state.timings.start(Part::Lookup);
+                ahead = Some(self.exchange.start_pooled(circles, &state.tables, part + 1)?);
+            }
+            state.timings.start(Part::Members);
+            self.exchange.finish_pooled(pooled, part)?;
+            state.timings.start(Part::Module);
+            self.modules_forward(&state.parameters[self.own.clone()], part);
+            state.timings.start(Part::Lookup);
+            handed_on.push(self.exchange.start_vectors(circles, part)?);
+        }
+        Ok(handed_on)
+    }
+
+    fn modules_forward(&mut self, weights: &[f32], part: usize) {
         if self.own.is_empty() {
-            let (pooled, output) = self.exchange.pooled_and_output();
-            output.copy_from_slice(pooled);
             return;
         }
+        let (width, handed_on) = self.exchange.widths();
         for peer in 0..self.seating.groups {
-            for (_, samples) in self.exchange.grains_of_peer(peer) {
+            for (_, samples) in self.exchange.grains_of(peer, part) {
                 let (pooled, output) = self.exchange.pooled_and_output();
                 let pooled = &pooled[samples.start * width..samples.end * width];
                 let (space, count) = (&mut self.module_space, samples.len());
@@ -154,83 +229,139 @@ impl TowerState {
         }
     }
 
-    /// The way back through the modules; leaves a node for every peer. Activations are computed a second time: that costs
-    /// less than keeping those of all grains.
-    fn backward(&mut self, weights: &[f32]) {
-        let (width, handed_on) = self.exchange.widths();
-        if self.own.is_empty() {
-            let (output, _, gradient) = self.exchange.for_backward();
-            gradient.copy_from_slice(output);
-            return;
-        }
-        for peer in 0..self.seating.groups {
-            let grains = self.exchange.grains_of_peer(peer);
-            let (first, last) = (grains[0].0, grains[grains.len() - 1].0);
-            let (exchange, modules, space) = (&mut self.exchange, &self.modules, &mut self.module_space);
-            self.nodes[peer].sum_grains(first..last + 1, &mut |grain, onto, gradient| {
-                let samples = grains[grain - first].1.clone();
-                let cut = |width: usize| samples.start * width..samples.end * width;
-                let (output, pooled, pooled_gradient) = exchange.for_backward();
-                let inputs = Inputs { samples: samples.len(), dense: &[], pooled: &pooled[cut(width)] };
-                modules.forward(space, weights, inputs.samples, &[], inputs.pooled);
-                let outputs = Outputs { gradient, pooled: &mut pooled_gradient[cut(width)] };
-                let output = &output[cut(handed_on)];
-                match onto {
-                    Onto::Anything => modules.backward_anew(space, inputs, output, outputs),
-                    Onto::LeftNeighbour => modules.backward(space, inputs, output, outputs),
-                }
-            });
-        }
-    }
-
-    /// The network above the towers on this rank's own samples.
-    fn train_above(&mut self, state: &mut RankState, batch: &LocalBatch) {
+    /// The network above the towers on this rank's own samples, each part when its vectors have come; starts to send their
+    /// gradients.
+    fn train_above<'c>(
+        &mut self,
+        circles: &'c Circles,
+        state: &mut RankState,
+        batch: &LocalBatch,
+        vectors: Vec<Pending<'c>>,
+    ) -> Result<Vec<Pending<'c>>, TrainError> {
         let rank_count = self.seating.groups * self.seating.members;
         state.logits.resize(batch.samples.sample_count * state.task_weights.len(), 0.0);
-        let (grains, rest) = (state.grains, self.rest.clone());
-        let (exchange, above, space) = (&mut self.exchange, &self.above, &mut self.above_space);
-        let own = grains.of_rank(state.rank, rank_count);
-        self.tree.sum_grains(own, &mut |grain, onto, gradient| {
-            let (pooled, pooled_gradient) = exchange.above_and_gradient();
-            let mut pass = Pass {
-                network: above,
-                workspace: space,
-                parameters: &state.parameters[rest.clone()],
-                task_weights: &state.task_weights,
-                pooled,
-                pooled_gradient,
-                logits: &mut state.logits,
-                logit_gradients: &mut state.logit_gradients,
-                teaching: &state.teaching,
-            };
-            pass.train(batch, grains.samples(batch.global_count, grain), onto, gradient);
-        });
+        let own = state.grains.of_rank(state.rank, rank_count);
+        let mut gradients = Vec::with_capacity(vectors.len());
+        for (part, vectors) in vectors.into_iter().enumerate() {
+            state.timings.start(Part::Exchange);
+            self.exchange.finish_vectors(vectors, part)?;
+            state.timings.start(Part::Network);
+            for grain in self.exchange.own_grains(part) {
+                let (pooled, pooled_gradient) = self.exchange.above_and_gradient();
+                let mut pass = Pass {
+                    network: &self.above,
+                    workspace: &mut self.above_space,
+                    parameters: &state.parameters[self.rest.clone()],
+                    task_weights: &state.task_weights,
+                    pooled,
+                    pooled_gradient,
+                    logits: &mut state.logits,
+                    logit_gradients: &mut state.logit_gradients,
+                    teaching: &state.teaching,
+                };
+                let samples = state.grains.samples(batch.global_count, grain);
+                self.tree.add_grain((grain - own.start, own.len()), |onto, gradient| {
+                    pass.train(batch, samples, onto, gradient);
+                });
+            }
+            state.timings.start(Part::Lookup);
+            gradients.push(self.exchange.start_gradients(circles, part)?);
+        }
+        Ok(gradients)
     }
 
-    /// The rest of both trees; leaves this rank's share of the whole gradient.
-    fn reduce(&mut self, comm: &dyn Communicator) -> Result<(), TrainError> {
-        let pending = self.among_all.start_sum(comm, self.tree.sum())?;
-        self.among_all.finish_sum(comm, pending, self.tree.sum_mut())?;
-        self.gradient[self.rest.clone()].copy_from_slice(self.tree.sum());
-        if !self.own.is_empty() {
-            let nodes: Vec<&[f32]> = self.nodes.iter().map(GradientTree::sum).collect();
-            let gradient = &mut self.gradient[self.own.clone()];
-            self.among_members.sum_of_peers(&*self.circles.members, &nodes, gradient)?;
+    /// The way back through the modules, each part when its gradients have come; leaves a node for every peer, and the
+    /// gradients of the rows with their owners.
+    fn backward(
+        &mut self,
+        circles: &Circles,
+        state: &mut RankState,
+        gradients: Vec<Pending<'_>>,
+    ) -> Result<(), TrainError> {
+        let mut pushed = Vec::with_capacity(gradients.len());
+        for (part, gradients) in gradients.into_iter().enumerate() {
+            state.timings.start(Part::Exchange);
+            self.exchange.finish_gradients(gradients, part)?;
+            state.timings.start(Part::Module);
+            self.modules_backward(&state.parameters[self.own.clone()], part);
+            state.timings.start(Part::Lookup);
+            pushed.push(self.exchange.start_pooled_gradients(circles, part)?);
+        }
+        state.timings.start(Part::Members);
+        for (part, pending) in pushed.into_iter().enumerate() {
+            self.exchange.finish_pooled_gradients(pending, part)?;
         }
         Ok(())
     }
 
-    /// The new weights to those who use them: the modules' stay in the group.
-    fn gather(&mut self, comm: &dyn Communicator, weights: &mut [f32]) -> Result<(), TrainError> {
-        let pending = self.among_all.start_gather(comm, &weights[self.rest.clone()])?;
-        self.among_all.finish_gather(comm, pending, &mut weights[self.rest.clone()])?;
+    /// Activations, where a module has any, are computed a second time: that costs less than keeping those of all grains.
+    fn modules_backward(&mut self, weights: &[f32], part: usize) {
+        if self.own.is_empty() {
+            return;
+        }
+        let (width, handed_on) = self.exchange.widths();
+        let (modules, space, remembers) = (&self.modules, &mut self.module_space, self.modules.remembers());
+        for peer in 0..self.seating.groups {
+            let grains = self.exchange.grains_of(peer, part);
+            let count = grains.len() * self.exchange.part_count();
+            for (grain, samples) in grains {
+                let cut = |width: usize| samples.start * width..samples.end * width;
+                let (output, pooled, pooled_gradient) = self.exchange.for_backward();
+                let inputs = Inputs { samples: samples.len(), dense: &[], pooled: &pooled[cut(width)] };
+                if remembers {
+                    modules.forward(space, weights, inputs.samples, &[], inputs.pooled);
+                }
+                let (output, pooled) = (&output[cut(handed_on)], &mut pooled_gradient[cut(width)]);
+                self.nodes[peer].add_grain((grain, count), |onto, gradient| {
+                    let outputs = Outputs { gradient, pooled };
+                    match onto {
+                        Onto::Anything => modules.backward_anew(space, inputs, output, outputs),
+                        Onto::LeftNeighbour => modules.backward(space, inputs, output, outputs),
+                    }
+                });
+            }
+        }
+    }
+
+    /// Starts the rest of the modules' tree, where there are modules.
+    fn start_module_sum<'c>(&mut self, circles: &'c Circles) -> Result<Option<Pending<'c>>, TrainError> {
+        if self.own.is_empty() {
+            return Ok(None);
+        }
+        let nodes: Vec<&[f32]> = self.nodes.iter().map(GradientTree::sum).collect();
+        Ok(Some(self.among_members.start_sum_of_peers(&*circles.members, &nodes)?))
+    }
+
+    /// Waits for the rest of both trees; leaves this rank's share of the whole gradient.
+    fn finish_sums(
+        &mut self,
+        (comm, circles): (&dyn Communicator, &Circles),
+        (above, modules): (Option<Pending<'_>>, Option<Pending<'_>>),
+    ) -> Result<(), TrainError> {
+        if let Some(pending) = modules {
+            let (pending, gradient) = ((pending, self.nodes.len()), &mut self.gradient[self.own.clone()]);
+            self.among_members.finish_sum_of_peers(&*circles.members, pending, gradient)?;
+        }
+        self.among_all.finish_sum(comm, above, self.tree.sum_mut())?;
+        self.gradient[self.rest.clone()].copy_from_slice(self.tree.sum());
+        Ok(())
+    }
+
+    /// The new weights to those who use them: the modules' stay in the group, and those above are left on their way.
+    fn gather<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        circles: &Circles,
+        weights: &mut [f32],
+    ) -> Result<Option<Pending<'c>>, TrainError> {
+        let above = self.among_all.start_gather(comm, &weights[self.rest.clone()])?;
         if !self.own.is_empty() {
-            let members = &*self.circles.members;
+            let members = &*circles.members;
             let pending = self.among_members.start_gather(members, &weights[self.own.clone()])?;
             self.among_members.finish_gather(members, pending, &mut weights[self.own.clone()])?;
         }
         self.stale = true;
-        Ok(())
+        Ok(above)
     }
 }
 
@@ -244,54 +375,61 @@ fn module_towers(model: &ModelSpec) -> Vec<usize> {
 ///
 /// # Errors
 /// When any rank fails.
-pub(crate) fn step(
-    comm: &dyn Communicator,
+pub(crate) fn step<'c>(
+    comm: &'c dyn Communicator,
     state: &mut RankState,
-    turn: &Turn<'_>,
+    carry: &mut Carry<'c>,
+    turn: Turn<'_>,
 ) -> Result<StepReport, TrainError> {
     let mut towers = state.towers.take().expect("a rank that sits by towers");
-    let report = train(comm, state, &mut towers, turn);
+    let TowerState { circles, work } = &mut *towers;
+    let report = train((comm, &*circles), state, work, carry, turn);
     state.towers = Some(towers);
     report
 }
 
-fn train(
-    comm: &dyn Communicator,
+fn train<'c>(
+    (comm, circles): (&'c dyn Communicator, &Circles),
     state: &mut RankState,
-    towers: &mut TowerState,
-    turn: &Turn<'_>,
+    towers: &mut Work,
+    carry: &mut Carry<'c>,
+    turn: Turn<'_>,
 ) -> Result<StepReport, TrainError> {
+    let looks_ahead = turn.next.is_some();
     state.timings.start(Part::Exchange);
-    let ids = Ok((&turn.batch.samples.bags, turn.batch.global_count));
-    // A failure is told where all ranks wait for their peers: with the vectors.
-    let sent = towers.exchange.send_ids(&towers.circles, ids);
-    state.timings.start(Part::Lookup);
-    let looked_up = sent.and_then(|()| towers.exchange.look_up(&towers.circles, &state.tables));
+    towers.take_up(circles, turn.batch)?; // unless its ids came during the last step
     state.timings.start(Part::Pack);
-    let modules = towers.own.clone();
-    towers.modules.prepare(&state.parameters[modules.clone()]);
-    towers.above.prepare(&state.parameters[towers.rest.clone()]);
-    state.timings.start(Part::Network);
-    if looked_up.is_ok() {
-        towers.forward(&state.parameters[modules.clone()]);
-    }
-    state.timings.start(Part::Exchange);
-    towers.exchange.exchange_vectors(&towers.circles, looked_up)?;
+    towers.modules.prepare(&state.parameters[towers.own.clone()]);
+    let vectors = towers.forward(circles, state)?;
+    let next = turn.next.map(|next| next.map(|batch| (&batch.samples.bags, batch.global_count)));
+    let ids = next.map(|next| towers.exchange.start_ids(circles, next)).transpose()?;
     state.adapt(comm, turn.number, turn.batch)?; // the teacher's word, corrected by the batch's labels
-    state.timings.start(Part::Network);
-    towers.train_above(state, turn.batch);
+    state.timings.start(Part::Dense);
+    if let Some(weights) = carry.weights.take() {
+        towers.settle(comm, weights, &mut state.parameters)?;
+    }
+    state.timings.start(Part::Pack);
+    towers.above.prepare(&state.parameters[towers.rest.clone()]);
+    let gradients = towers.train_above(circles, state, turn.batch, vectors)?;
+    let above = towers.among_all.start_sum(comm, towers.tree.sum())?;
     state.timings.start(Part::Exchange);
-    towers.exchange.exchange_gradients(&towers.circles)?;
-    state.timings.start(Part::Network);
-    towers.backward(&state.parameters[modules]);
+    let ids = ids.map(|ids| towers.exchange.pass_ids_on(circles, ids)).transpose()?;
+    towers.backward(circles, state, gradients)?;
+    let modules = towers.start_module_sum(circles)?;
+    if let Some(ids) = ids {
+        towers.exchange.finish_ids(ids)?;
+    }
     state.timings.start(Part::Update);
     let update = state.row_update(turn.number);
-    let touched = towers.exchange.push(&towers.circles, &mut state.tables, &update)?;
+    let touched = towers.exchange.update(circles, &mut state.tables, &update)?;
     state.timings.start(Part::Dense);
-    towers.reduce(comm)?;
+    towers.finish_sums((comm, circles), (above, modules))?;
     let clip = state.clip_factor(comm, &towers.gradient)?;
     state.update_dense(turn.number, clip, &towers.gradient);
-    towers.gather(comm, &mut state.parameters)?;
+    carry.weights = towers.gather(comm, circles, &mut state.parameters)?;
+    if !looks_ahead && let Some(weights) = carry.weights.take() {
+        towers.settle(comm, weights, &mut state.parameters)?;
+    }
     state.timings.stop();
     Ok(StepReport { ids: touched.ids_seen, unique_rows: touched.rows_touched })
 }

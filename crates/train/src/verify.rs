@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use campanile_data::Prepared;
 use campanile_spec::{
-    ModelSpec, Placement, Plan, Returns,
+    ModelSpec, Placement, Plan, Returns, Seating,
     config::{ExchangeFormat, Job, Pipeline, WireFormat},
 };
 use campanile_tables::checkpoint::{self, Checkpoint};
@@ -134,6 +134,7 @@ pub fn ways(job: &Job, rank_counts: &[usize], processes: bool) -> Vec<Vec<Way>> 
     let other = ExchangeFormat { forward: WireFormat::F16, backward: WireFormat::Bf16 };
     let exact = ExchangeFormat::default();
     let codec = if as_job == exact { other } else { exact };
+    let sits_by_towers = |ranks| matches!(Seating::of(&job.run.model, ranks), Ok(Some(_)));
     let of = |exchange, all: bool| {
         let mut ways = Vec::new();
         for &ranks in rank_counts {
@@ -162,12 +163,19 @@ pub fn ways(job: &Job, rank_counts: &[usize], processes: bool) -> Vec<Vec<Way>> 
                 if ranks > 1 {
                     ways.push(Way { pipelined: true, ..way(Tables::Rows) });
                 }
+                if sits_by_towers(ranks) {
+                    ways.push(Way { pipelined: true, ..way(Tables::Towers) });
+                }
                 ways.push(Way { interrupted: true, ..way(Tables::Whole) });
             }
             if processes && ranks > 1 {
                 let process = |tables, pipelined| Way { processes: true, pipelined, ..way(tables) };
                 ways.push(process(Tables::Whole, false));
                 ways.push(process(Tables::Whole, true));
+                if sits_by_towers(ranks) {
+                    ways.push(process(Tables::Towers, false));
+                    ways.push(process(Tables::Towers, true));
+                }
                 if all {
                     // Their plans reach the processes as a file.
                     ways.push(process(Tables::Rows, true));

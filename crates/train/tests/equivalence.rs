@@ -345,7 +345,7 @@ fn engine_seated(
         };
         for number in 0..STEPS {
             let (now, next) = (local(number), local(number + 1));
-            let ahead = chunks > 1 && number + 1 < STEPS && seating.is_none();
+            let ahead = chunks > 1 && number + 1 < STEPS;
             step(me, &mut state, &mut carry, Turn { number, batch: &now, next: ahead.then_some(Ok(&next)) })?;
             logits.push(bits(state.logits()));
         }
@@ -534,10 +534,12 @@ proptest! {
                 };
                 let plan = seating.plan(&run.model);
                 let what = format!("{towers} towers in {groups} groups of {members}, module {module}");
-                compare(&engine_seated(&case, &run, (&plan, Some(&seating)), 1), &want, &what);
+                let chunks = case.chunks;
+                compare(&engine_seated(&case, &run, (&plan, Some(&seating)), chunks), &want, &what);
                 if members > 1 {
-                    let cut = cut_inside(&run.model, &seating);
-                    compare(&engine_seated(&case, &run, (&cut, Some(&seating)), 1), &want, &format!("{what}, cut"));
+                    let (cut, chunks) = (cut_inside(&run.model, &seating), 5 - chunks);
+                    let what = format!("{what}, cut");
+                    compare(&engine_seated(&case, &run, (&cut, Some(&seating)), chunks), &want, &what);
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! What crosses groups of ranks, counted: the ways of towers alone send the flat exchange's vectors, modules send fewer by
-//! their compression ratio, and no gradient of a module's weights leaves its group.
+//! What crosses groups of ranks, counted: the ways of towers alone send the flat exchange's vectors in fewer messages, modules
+//! send fewer bytes by their compression ratio, and no gradient of a module's weights leaves its group.
 
 use std::sync::{
     Arc,
@@ -19,13 +19,19 @@ const SAMPLES: usize = 512;
 const DIM: usize = 64;
 const FEATURES: usize = 8;
 
-/// Counts the bytes of messages between ranks of different groups.
+/// Counts messages between ranks of different groups, and their bytes.
 struct Counting {
     inner: Box<dyn Communicator>,
     /// The numbers that the ranks here have among all.
     numbers: Vec<usize>,
     members: usize,
-    across: Arc<AtomicU64>,
+    across: Arc<Across>,
+}
+
+#[derive(Default)]
+struct Across {
+    messages: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Communicator for Counting {
@@ -43,13 +49,12 @@ impl Communicator for Counting {
 
     fn start_all_to_all(&self, send: Vec<Buffer>) -> Result<Pending<'_>, CommError> {
         let own = self.numbers[self.rank()] / self.members;
-        let bytes: usize = send
-            .iter()
-            .zip(&self.numbers)
-            .filter(|(_, number)| *number / self.members != own)
-            .map(|(part, _)| part.len())
-            .sum();
-        self.across.fetch_add(bytes as u64, Ordering::Relaxed);
+        let parts = send.iter().zip(&self.numbers);
+        let across = parts.filter(|(part, number)| *number / self.members != own && !part.is_empty());
+        for (part, _) in across {
+            self.across.messages.fetch_add(1, Ordering::Relaxed);
+            self.across.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+        }
         self.inner.start_all_to_all(send)
     }
 
@@ -81,13 +86,13 @@ fn job(variant: &str, width: usize) -> Job {
     Job::parse(&text).unwrap()
 }
 
-/// Bytes that cross groups in one step, of all ranks together, without ids and dense weights.
-fn across(job: &Job, (groups, members): (usize, usize), by_towers: bool) -> u64 {
+/// Bytes and messages that cross groups in one step, of all ranks together.
+fn across(job: &Job, (groups, members): (usize, usize), by_towers: bool) -> (u64, u64) {
     let run = &job.run;
     let ranks = groups * members;
     let seating = Seating::new(&run.model, ranks, groups).unwrap();
     let plan = if by_towers { seating.plan(&run.model) } else { Plan::balanced(&run.model, ranks) };
-    let count = Arc::new(AtomicU64::new(0));
+    let count = Arc::new(Across::default());
     let rows: Vec<u32> = (0..SAMPLES * FEATURES).map(|i| (i * 7 % 50) as u32).collect();
     let batch = Batch {
         sample_count: SAMPLES,
@@ -116,7 +121,7 @@ fn across(job: &Job, (groups, members): (usize, usize), by_towers: bool) -> u64 
             });
         }
     });
-    count.load(Ordering::Relaxed)
+    (count.bytes.load(Ordering::Relaxed), count.messages.load(Ordering::Relaxed))
 }
 
 /// Bytes of vectors and their gradients: what is left of a step when everything that does not grow with the floats of a
@@ -130,7 +135,7 @@ fn modules_send_as_many_bytes_fewer_as_their_ratio_says() {
         for width in [32, 16, 8, 4] {
             let job = job("towers", width);
             assert_eq!(job.run.model.compression_ratio(), (DIM / width) as f64);
-            let bytes = across(&job, shape, true);
+            let (bytes, _) = across(&job, shape, true);
             // The first layer above has 8 outputs; its gradients go out, and its weights come back.
             assert!(bytes > vectors(width), "{bytes} with {width} floats a vector");
             rest.push((bytes - vectors(width), width));
@@ -143,15 +148,20 @@ fn modules_send_as_many_bytes_fewer_as_their_ratio_says() {
     }
 }
 
-/// The ways of towers alone save no vector's bytes, and the flat exchange has as many.
+/// The ways of towers alone save no vector's bytes, but messages: ids, vectors and gradients go once to every other host, and
+/// not to each of its ranks.
 #[test]
 fn ways_alone_send_what_the_flat_exchange_sends() {
     for shape in [(2, 2), (4, 2)] {
         let job = job("sptt", 16);
         assert_eq!(job.run.model.towers.variant, TowerVariant::Sptt);
-        let (flat, ways) = (across(&job, shape, false), across(&job, shape, true));
+        let ((flat, flat_messages), (ways, messages)) =
+            (across(&job, shape, false), across(&job, shape, true));
         let vectors = (SAMPLES * FEATURES * DIM * 4 * 2 * (shape.0 - 1) / shape.0) as f64;
         let apart = (flat as f64 - ways as f64).abs() / vectors;
         assert!(apart < 0.05, "{shape:?}: {flat} flat, {ways} by towers");
+        let (hosts, ranks) = (shape.0, shape.0 * shape.1);
+        let saved = ranks * (ranks - shape.1 - (hosts - 1));
+        assert_eq!(flat_messages - messages, 3 * saved as u64, "{shape:?}: {flat_messages} and {messages}");
     }
 }

@@ -15,6 +15,7 @@ pub const PROGRAMS: &[(&str, Program)] = &[
     ("groups split by colour, and again", groups),
     ("groups split by host", hosts),
     ("exchanges of several groups at once", groups_at_once),
+    ("members and peers take turns", members_and_peers),
     ("anything in any order", anything),
     ("agreeing", agreement),
 ];
@@ -147,6 +148,37 @@ fn groups_at_once(comm: &dyn Communicator) -> Result<(), CommError> {
         check_parts(&*same, round + 200, &in_same.wait()?);
         check_parts(comm, round, &in_all.wait()?);
         check_parts(&*half, round + 100, &in_half.wait()?);
+    }
+    Ok(())
+}
+
+/// Ranks in rows and columns, as towers sit: long letters among members and among peers, several of each under way at once,
+/// and those waited for first that were started last.
+fn members_and_peers(comm: &dyn Communicator) -> Result<(), CommError> {
+    let each = if comm.rank_count().is_multiple_of(2) { 2 } else { 1 };
+    let members = comm.split((comm.rank() / each) as u32)?;
+    let peers = comm.split((comm.rank() % each) as u32)?;
+    assert_eq!((members.rank_count(), peers.rank_count()), (each, comm.rank_count() / each));
+    let send = |circle: &dyn Communicator, round| {
+        (0..circle.rank_count()).map(|to| long_part(round, circle.rank(), to)).collect()
+    };
+    let check = |circle: &dyn Communicator, round, heard: Vec<Buffer>| {
+        for (from, heard) in heard.iter().enumerate() {
+            assert!(heard.bytes() == long_part(round, from, circle.rank()).bytes(), "{round} from {from}");
+        }
+    };
+    let circles = [&*members, &*peers];
+    for round in 0..4 {
+        let mut pending = Vec::new();
+        for chunk in 0..3 {
+            for (place, circle) in circles.iter().enumerate() {
+                let number = 6 * round + 2 * chunk + place;
+                pending.push((place, number, circle.start_all_to_all(send(*circle, number))?));
+            }
+        }
+        while let Some((place, number, exchange)) = pending.pop() {
+            check(circles[place], number, exchange.wait()?);
+        }
     }
     Ok(())
 }
