@@ -8,7 +8,7 @@ Needs root, iproute2 and Open MPI. For each shape (hosts x ranks of each) it tra
  1. without a limit on the links, once in every way: what the step takes by itself, and the bytes that every host's link counts
     for a step (the difference of a long and a short run, so that the start does not count);
  2. flat behind links of some rates, until the links take about the wanted share of the flat step: 1 - unlimited / limited;
- 3. in turns, in every way behind links of that rate.
+ 3. in turns, in every way behind links of that rate, and flat and CR 4 without a limit again.
 
 Step times are means over the steps of a run after the first four, then medians over the rounds; speed is the median of the
 rounds' ratios to the flat run of the same round. The limit of a way is the larger of its step without a limit and of the time
@@ -37,7 +37,7 @@ COLUMNS = ["hosts", "ranks_per_host", "variant", "cr", "forward", "backward", "l
 FEATURES, DIM, BATCH = 32, 64, 4096
 
 Way = collections.namedtuple("Way", "variant cr forward backward")
-FLAT = Way("flat", 1, "f32", "f32")
+FLAT, CR_4 = Way("flat", 1, "f32", "f32"), Way("towers", 4, "f32", "f32")
 WAYS = [FLAT, Way("sptt", 1, "f32", "f32"), *[Way("towers", cr, "f32", "f32") for cr in (1, 2, 4, 8, 16)],
         Way("flat", 1, "f16", "bf16"), Way("towers", 1, "f16", "bf16"), Way("towers", 4, "f16", "bf16")]
 
@@ -69,7 +69,11 @@ class Bench:
 
     def __init__(self, arguments, folder, shape):
         self.campanile, self.folder, (self.hosts, self.ranks) = arguments.campanile, folder, shape
-        self.losses, self.bytes, self.alone, self.rows = {}, {}, {}, []
+        self.losses, self.bytes, self.unlimited, self.rows = {}, {}, collections.defaultdict(list), []
+
+    def alone(self, way):
+        """Milliseconds of a step without a limit on the links."""
+        return statistics.median(map(step_ms, self.unlimited[way]))
 
     def run(self, way, steps=STEPS):
         run = train(self.campanile, self.folder, job(way, self.hosts, steps), self.hosts, self.ranks)
@@ -86,23 +90,26 @@ class Bench:
         short, long = self.run(way, WARM_STEPS), self.run(way)
         grown = [max(b - a for a, b in zip(old, new)) for old, new in zip(short.links, long.links)]
         self.bytes[way] = max(grown) / (STEPS - WARM_STEPS)
-        self.alone[way] = step_ms(long)
-        self.note(way, 0, [long], [step_ms(long)], [1.0])
+        self.unlimited[way].append(long)
 
     def find_rate(self, share):
         """Mbit/s at which the links take this share of the flat step."""
-        wanted = self.alone[FLAT] / (1 - share)
+        wanted = self.alone(FLAT) / (1 - share)
         mbit = self.bytes[FLAT] * 8 / 1e3 / wanted
         for _ in range(3):
             bed("rate", f"{mbit:.0f}mbit")
             found = step_ms(self.run(FLAT))
-            print(f"  {mbit:.0f} Mbit/s: flat {found:.0f} ms, {self.alone[FLAT]:.0f} without a limit", file=sys.stderr)
-            if abs(1 - self.alone[FLAT] / found - share) < 0.03:
+            print(f"  {mbit:.0f} Mbit/s: flat {found:.0f} ms, {self.alone(FLAT):.0f} without a limit", file=sys.stderr)
+            if abs(1 - self.alone(FLAT) / found - share) < 0.03:
                 break
             mbit *= found / wanted
         return round(mbit)
 
-    def note(self, way, mbit, runs, steps, speeds):
+    def note(self, way, mbit, all_runs):
+        """Keeps the line of a way behind links of a rate, out of the runs of all ways."""
+        runs = all_runs[way]
+        steps, flat = [step_ms(run) for run in runs], [step_ms(run) for run in all_runs[FLAT]]
+        speeds = [flat / own for flat, own in zip(flat, steps)]
         parts = {f"{part}_ms": round(statistics.median(run.part_ms(part) for run in runs), 2) for part in PARTS}
         self.rows.append({
             "hosts": self.hosts, "ranks_per_host": self.ranks, **way._asdict(), "link_mbit": mbit,
@@ -112,29 +119,32 @@ class Bench:
             "dense_parameters": runs[0].report["started"]["dense_parameters"], **parts})
 
     def in_turns(self, mbit, rounds):
-        bed("rate", f"{mbit}mbit")
         runs = {way: [] for way in WAYS}
         for number in range(rounds):
+            bed("rate", "none")
+            for way in (FLAT, CR_4):
+                self.unlimited[way].append(self.run(way))
+            bed("rate", f"{mbit}mbit")
             for way in WAYS:
                 runs[way].append(self.run(way))
                 print(f"  round {number + 1}: {' '.join(map(str, way))}: {step_ms(runs[way][-1]):.0f} ms", file=sys.stderr)
-        steps = {way: [step_ms(run) for run in runs[way]] for way in WAYS}
         for way in WAYS:
-            self.note(way, mbit, runs[way], steps[way], [flat / own for flat, own in zip(steps[FLAT], steps[way])])
+            self.note(way, 0, self.unlimited)
+            self.note(way, mbit, runs)
 
     def table(self, mbit):
         """Markdown."""
         limited = {Way(*[row[key] for key in Way._fields]): row for row in self.rows if row["link_mbit"] == mbit}
         flat = limited[FLAT]["step_ms"]
         print(f"\n**{self.hosts} hosts x {self.ranks} ranks, links of {mbit} Mbit/s**: they take "
-              f"{100 * (1 - self.alone[FLAT] / flat):.0f} % of the flat step.\n")
+              f"{100 * (1 - self.alone(FLAT) / flat):.0f} % of the flat step.\n")
         print("| variant | CR | vectors, gradients | MB a step and link | of flat | without a limit, ms | ms a step | limit, ms "
               "| of the limit | speed |\n|---|---|---|---|---|---|---|---|---|---|")
         for way, row in limited.items():
             link = self.bytes[way] * 8 / 1e3 / mbit
-            limit = max(link, self.alone[way])
+            limit = max(link, self.alone(way))
             print(f"| {way.variant} | {way.cr} | {way.forward}, {way.backward} | {self.bytes[way] / 1e6:.2f} "
-                  f"| {100 * self.bytes[way] / self.bytes[FLAT]:.1f} % | {self.alone[way]:.0f} "
+                  f"| {100 * self.bytes[way] / self.bytes[FLAT]:.1f} % | {self.alone(way):.0f} "
                   f"| {row['step_ms']:.0f} ({row['step_ms_least']:.0f}–{row['step_ms_most']:.0f}) | {limit:.0f} "
                   f"| {100 * limit / row['step_ms']:.0f} % | **{row['speed']:.2f}x** |")
 
