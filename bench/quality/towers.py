@@ -5,7 +5,7 @@
 
 `groups`: `campanile towers` on synthetic worlds of several seeds, each with hidden groups of its own: the adjusted Rand index
 of the learned towers to them. `ne`: NE on the test rows of the flat model and of towers at compression ratio 4, learned
-(coherent and diverse), dealt round robin, and dealt at random; all of a seed on the same rows. `real`: AUC of the same on real
+(coherent and diverse), dealt round robin, and dealt at random; all of a seed on the same rows. `real`: AUC of them on real
 logs in DATA_FOLDER (README.md says which; this part needs the packages numpy and pyarrow). Prints Markdown tables.
 """
 
@@ -35,19 +35,23 @@ test_samples = {test_samples}
 dim = 16
 
 [run.model]
-kind = "dlrm"
-bottom = [32, {width}]
-top = [64, 32]
+{network}
 
 [run.sparse]
 optimizer = "rowwise_adagrad"
-learning_rate = 0.1
+learning_rate = {row_rate}
 
 [run.dense]
 optimizer = "adagrad"
-learning_rate = 0.02
+learning_rate = {dense_rate}
 {towers}
 """
+
+# `width` is that of the vectors that meet; DLRM's dense inputs meet them too.
+NETWORKS = {
+    "dcn": 'kind = "dcn"\ncross_layers = 2\ncross_rank = 32\ndeep = [64, 32]',
+    "dlrm": 'kind = "dlrm"\nbottom = [32, {width}]\ntop = [64, 32]',
+}
 
 WORLD_TOWERS = 8
 COMPRESSION = 4
@@ -79,19 +83,20 @@ class Campanile:
 
 
 def section(partition, names, dim):
-    """The job's section for a partition: every tower hands on as many mixed vectors as it has features, each of a
-    quarter of their width."""
-    lines = ["[run.towers]"]
+    """The job's section for a partition: in every tower a cross layer on its vectors, then a projection to a quarter of
+    their floats."""
+    lines = [f'[run.towers]\nmodule = {{ kind = "cross", layers = 1, width = {dim // COMPRESSION} }}']
     for tower in range(max(partition) + 1):
-        own = [name for name, of in zip(names, partition) if of == tower]
-        module = f'{{ kind = "ensemble", per_feature = 0, mixed = {len(own)}, width = {dim // COMPRESSION} }}'
-        lines.append(f'[[run.towers.tower]]\nname = "t{tower}"\nfeatures = {json.dumps(own)}\nmodule = {module}\n')
+        own = json.dumps([name for name, of in zip(names, partition) if of == tower])
+        lines.append(f'[[run.towers.tower]]\nname = "t{tower}"\nfeatures = {own}\n')
     return "\n".join(lines)
 
 
 def partitions(campanile, job, towers, seed):
     """The names of the features, and towers of every kind."""
-    learned, diverse = (campanile.learn(job, towers, ["--strategy", kind]) for kind in ("coherent", "diverse"))
+    learned = campanile.learn(job, towers)
+    same_probe = ["--checkpoint", learned["probe"]]
+    diverse = campanile.learn(job, towers, ["--strategy", "diverse", *same_probe])
     names = learned["features"]
     dealt = [feature % towers for feature in range(len(names))]
     shuffled = dealt[:]
@@ -116,7 +121,8 @@ def groups(campanile, given):
 
 
 def world(given, seed, width=16, towers=""):
-    return WORLD.format(seed=seed, samples=given.samples, test_samples=given.test_samples, width=width, towers=towers)
+    network = NETWORKS[given.model].format(width=width)
+    return WORLD.format(**{**vars(given), "seed": seed, "network": network, "towers": towers})
 
 
 def quality(campanile, given):
@@ -143,13 +149,13 @@ def real(campanile, given):
 
     print("| data | features, towers | model | AUC | AUC less flat's |\n|---|---|---|---|---|", flush=True)
     for log in towers_data.logs(given.data, campanile.folder):
-        rows = {name: [] for name in ["flat", *KINDS]}
+        rows = {name: [] for name in ["flat", "learned", "round robin", "random"]}
+        flat, narrow = (NETWORKS[given.model].format(width=width) for width in (log.dim, log.dim // COMPRESSION))
         for seed in range(given.first_seed, given.first_seed + given.seeds):
-            names, kinds = partitions(campanile, log.job(seed), log.towers, seed)
-            rows["flat"].append(campanile.test(log.job(seed))["auc"])
-            for name, partition in kinds.items():
-                job = log.job(seed, log.dim // COMPRESSION, section(partition, names, log.dim))
-                rows[name].append(campanile.test(job)["auc"])
+            names, kinds = partitions(campanile, log.job(seed, flat), log.towers, seed)
+            for name, values in rows.items():
+                towers = "" if name == "flat" else section(kinds[name], names, log.dim)
+                values.append(campanile.test(log.job(seed, narrow if towers else flat, towers))["auc"])
         for name, values in rows.items():
             less = [a - b for a, b in zip(values, rows["flat"])]
             cells = [log.name, f"{len(names)}, {log.towers}", name, spread(values, 4), spread(less, 4, "+")]
@@ -169,7 +175,10 @@ def main():
     flags.add_argument("--groups-seeds", type=int, default=10)
     flags.add_argument("--seeds", type=int, default=5, help="of `ne` and `real`")
     flags.add_argument("--samples", type=int, default=2_000_000, help="training samples of a world")
-    flags.add_argument("--test-samples", type=int, default=500_000)
+    flags.add_argument("--test-samples", type=int, default=200_000)
+    flags.add_argument("--model", choices=NETWORKS, default="dcn", help="of `ne` and `real`")
+    flags.add_argument("--row-rate", type=float, default=0.1, help="learning rate of rows in a world")
+    flags.add_argument("--dense-rate", type=float, default=0.02, help="learning rate of dense weights in a world")
     flags.add_argument("--threads", type=int, default=2, help="results do not depend on it")
     given = flags.parse_args()
     wanted = [part for part in given.parts.split(",") if given.data is not None or part != "real"]

@@ -56,9 +56,9 @@ class Setting:
 
 
 SETTINGS = [
-    Setting("movielens_1m", movielens_wide, 4, 512, 0.1),
     Setting("criteo_kaggle_10k", criteo_kaggle, 8, 128, 0.02),
     Setting("avazu_10k", avazu, 7, 128, 0.02),
+    Setting("movielens_1m", movielens_wide, 4, 512, 0.1),
 ]
 
 DIM = 16
@@ -77,7 +77,7 @@ class Log:
         for split in ("train", "valid", "test"):
             write(getattr(dataset, split), self.place.file(split))
 
-    def job(self, seed: int, width: int = DIM, towers: str = "") -> str:
+    def job(self, seed: int, network: str, towers: str = "") -> str:
         files = ", ".join(f"{split} = [{quoted(self.place.file(split))}]" for split in ("train", "valid", "test"))
         return "\n\n".join(
             [
@@ -85,7 +85,7 @@ class Log:
                 '[run.data]\nkind = "csv"\nsplit = "by_file"',
                 *self.columns,
                 f'[run.tables]\ndim = {DIM}\ninit = {{ kind = "uniform", bound = 0.05 }}',
-                f'[run.model]\nkind = "dlrm"\nbottom = [64, 32, {width}]\ntop = [64, 32]',
+                f"[run.model]\n{network}",
                 f'[run.sparse]\noptimizer = "rowwise_adagrad"\nlearning_rate = {self.setting.row_rate}',
                 '[run.dense]\noptimizer = "adagrad"\nlearning_rate = 0.01',
                 towers,
