@@ -41,8 +41,8 @@ pub enum Command {
     Eval(EvalArguments),
     /// Turn raw logs into the packed form, in bounded memory; `train` does it by itself when needed.
     Prep(PrepArguments),
-    /// Have a teacher score the rows of a student's job.
-    Augment(learning::AugmentArguments),
+    /// Have a teacher score the rows of a student's job, or the impressions of an event log, once.
+    Augment(Box<learning::AugmentArguments>),
     /// Measure what a teacher is worth: the tables of docs/results.md.
     Experiment(learning::ExperimentArguments),
     /// Answer over REST and gRPC (KServe v2) from checkpoints, following newer ones.
@@ -68,9 +68,9 @@ pub enum Command {
     /// Join impressions, clicks and conversions of an event log into labelled examples.
     #[cfg(feature = "live")]
     Join(live::JoinArguments),
-    /// Let a published teacher say a word on every impression of an event log, once.
+    /// Write clicks and conversions to an event log, by the ids of the requests that were answered.
     #[cfg(feature = "live")]
-    AugmentStream(live::AugmentStreamArguments),
+    Feedback(live::FeedbackArguments),
     /// Say what is in a checkpoint, a registry or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.

@@ -1,12 +1,12 @@
 //! The commands, one file each.
 
 pub mod augment;
-#[cfg(feature = "live")]
-pub mod augment_stream;
 pub mod bench;
 pub mod eval;
 pub mod experiment;
 pub mod export;
+#[cfg(feature = "live")]
+pub mod feedback;
 pub mod gate;
 pub mod inspect;
 #[cfg(feature = "live")]
@@ -29,6 +29,9 @@ pub mod verify;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use campanile_kernels::Isa;
+use campanile_model::Network;
+use campanile_spec::config::Job;
 
 /// `campanile launch`, in a program that has MPI.
 #[cfg(feature = "mpi")]
@@ -38,6 +41,11 @@ pub use self::launch::run as launch;
 #[cfg(not(feature = "mpi"))]
 pub fn launch(_: &crate::args::LaunchArguments) -> Result<()> {
     anyhow::bail!("this program was built without MPI; build it with `cargo build --release --features mpi`")
+}
+
+/// Floating-point operations of a job's dense network for one sample, forward.
+pub fn forward_operations(job: &Job) -> Result<u64> {
+    Ok(Network::new(&job.run.model, Isa::detect())?.forward_flops_per_sample())
 }
 
 /// Writes the report that `--report` asked for.

@@ -50,9 +50,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "live")]
         Command::Join(arguments) => alone("join", || command::join::run(&arguments)),
         #[cfg(feature = "live")]
-        Command::AugmentStream(arguments) => {
-            alone("augment-stream", || command::augment_stream::run(&arguments))
-        }
+        Command::Feedback(arguments) => alone("feedback", || command::feedback::run(&arguments)),
         Command::Inspect(arguments) => alone("inspect", || command::inspect::run(&arguments)),
         Command::Launch(arguments) => alone("launch", || command::launch(&arguments)),
     }

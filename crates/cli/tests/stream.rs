@@ -59,8 +59,7 @@ fn a_teacher_speaks_once_on_every_impression_and_its_words_reach_the_examples() 
     assert!(published.status.success(), "{}", String::from_utf8_lossy(&published.stderr));
     let log = format!("dir:{}", path("log"));
     fill(&DirectoryLog::open(&home.path().join("log")).unwrap(), &home.path().join("teacher.toml"));
-    let speak =
-        ["augment-stream", &log, "--registry", &path("registry"), "--model", "teacher", "--stop-at-end"];
+    let speak = ["augment", &log, "--teacher", &path("registry"), "--model", "teacher", "--stop-at-end"];
     succeed(&speak);
     succeed(&speak);
     succeed(&[&["join", &log, "--stop-at-end"], &TASKS[..]].concat());

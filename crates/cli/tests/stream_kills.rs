@@ -1,6 +1,6 @@
 //! Exactly once: stages of the loop that are killed again and again leave what undisturbed ones leave.
 //!
-//! Each of `augment-stream`, `join` and `train --stream` is killed at moments drawn from a seed over the time that it takes here,
+//! Each of `augment`, `join` and `train --stream` is killed at moments drawn from a seed over the time that it takes here,
 //! until it ends by itself. `CAMPANILE_KILLS` says how many kills there are at least; without it, ten.
 #![cfg(feature = "live")]
 
@@ -26,7 +26,7 @@ fn whole(home: &Path, teacher: &Path, mut stage: impl FnMut(&[&str])) {
     let registry = teacher.join("registry").display().to_string();
     let log = format!("dir:{}", home.join("log").display());
     fill(&DirectoryLog::open(&home.join("log")).unwrap(), &home.join("student.toml"));
-    stage(&["augment-stream", &log, "--registry", &registry, "--model", "teacher", "--stop-at-end"]);
+    stage(&["augment", &log, "--teacher", &registry, "--model", "teacher", "--stop-at-end"]);
     stage(&[&["join", &log, "--stop-at-end"], &TASKS[..]].concat());
     stage(&["train", &student, "--stream", &log, "--stop-at-end"]);
 }

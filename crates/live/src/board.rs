@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     file::{LiveFile, Role},
+    ledger::{Work, ledger},
     watch::Seen,
 };
 
@@ -26,6 +27,8 @@ struct Inner {
     models: Vec<Model>,
     stages: Vec<StageLine>,
     teacher: Option<Seen>,
+    /// Words that the teacher has said.
+    words: u64,
     stream_ms: u64,
     speed_wanted: f64,
     speed: f64,
@@ -39,6 +42,8 @@ struct Inner {
 struct Model {
     name: String,
     role: Role,
+    /// Operations of a forward pass, for one sample.
+    forward: u64,
     step: u64,
     examples: u64,
     window: Vec<TaskScores>,
@@ -77,11 +82,12 @@ struct Point {
 }
 
 impl Board {
-    /// A loop that has done nothing.
-    pub fn new(file: &LiveFile) -> Board {
-        let model = |member: &crate::file::Member| Model {
+    /// A loop that has done nothing; `forward` has the operations of a forward pass, by member of the file.
+    pub fn new(file: &LiveFile, forward: &[u64]) -> Board {
+        let model = |(member, forward): (&crate::file::Member, &u64)| Model {
             name: member.name.clone(),
             role: member.role,
+            forward: *forward,
             step: 0,
             examples: 0,
             window: Vec::new(),
@@ -91,9 +97,10 @@ impl Board {
         };
         let inner = Inner {
             tasks: file.world.label_names().iter().map(|&task| task.to_owned()).collect(),
-            models: file.members.iter().map(model).collect(),
+            models: file.members.iter().zip(forward).map(model).collect(),
             stages: Vec::new(),
             teacher: None,
+            words: 0,
             stream_ms: 0,
             speed_wanted: file.settings.speed,
             speed: 0.0,
@@ -150,9 +157,15 @@ impl Board {
         (inner.stream_ms, inner.speed, inner.held_back) = (stream_ms, speed, held_back);
     }
 
-    /// What is published of each model, and how far every stage is; adds a point to every line.
-    pub fn tick(&self, published: Vec<Option<Published>>, stages: Vec<StageLine>, teacher: Seen) {
+    /// What is published of each model, how far every stage is, and what the teacher has said; adds a point to every line.
+    pub fn tick(
+        &self,
+        published: Vec<Option<Published>>,
+        stages: Vec<StageLine>,
+        (teacher, words): (Seen, u64),
+    ) {
         let mut inner = self.lock();
+        inner.words = words;
         inner.stages = stages;
         inner.teacher = Some(teacher);
         inner.ticks += 1;
@@ -239,8 +252,18 @@ impl Board {
             "stages": stages.collect::<Vec<_>>(),
             "teacher": teacher,
             "transfer": transfer(&inner),
+            "ledger": costs(&inner),
         })
     }
+}
+
+/// What the teacher and the students that serve have cost.
+fn costs(inner: &Inner) -> Value {
+    let work =
+        |model: &Model| Work { name: model.name.clone(), forward: model.forward, trained: model.examples };
+    let of = |role| inner.models.iter().filter(move |model| model.role == role).map(work);
+    let students: Vec<Work> = of(Role::Student).collect();
+    of(Role::Teacher).next().map_or(Value::Null, |teacher| ledger(&teacher, inner.words, &students))
 }
 
 fn by_task(tasks: &[String], scores: &[TaskScores]) -> Vec<Value> {

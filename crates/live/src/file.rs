@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use campanile_spec::{
-    config::Job,
+    config::{Job, lay_over},
     data::SourceSpec,
     world::{View, WorldSpec},
 };
@@ -253,16 +253,6 @@ fn part(table: &mut Table, key: &str) -> Result<Table, LiveFileError> {
     match table.remove(key) {
         Some(Value::Table(part)) => Ok(part),
         _ => Err(LiveFileError::Missing(format!("there is no [{key}]"))),
-    }
-}
-
-/// Puts the keys of one table over those of another, table by table.
-fn lay_over(below: &mut Table, above: &Table) {
-    for (key, value) in above {
-        match (below.get_mut(key), value) {
-            (Some(Value::Table(below)), Value::Table(above)) => lay_over(below, above),
-            _ => drop(below.insert(key.clone(), value.clone())),
-        }
     }
 }
 

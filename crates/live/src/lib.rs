@@ -15,6 +15,7 @@ pub mod augment;
 pub mod board;
 pub mod examples;
 pub mod file;
+pub mod ledger;
 pub mod page;
 mod stop;
 pub mod traffic;

@@ -284,6 +284,7 @@ impl Engine {
                 task_count: loaded.tallies.len() as u32,
                 probabilities: part.probabilities.clone(),
                 inputs: request.inputs,
+                columns: Arc::clone(&loaded.columns),
             });
         }
     }

@@ -1,7 +1,7 @@
 //! Scored requests, noted for training.
 //!
 //! ```text
-//!   answer ──offer──► bounded queue ──one thread──► Sink (segments in a directory)
+//!   answer ──offer──► bounded queue ──one thread──► Sink (segments in a directory, or an event log)
 //!              └─full: counted, dropped                └─disk fails: counted, dropped, tried again
 //! ```
 //!
@@ -10,6 +10,7 @@
 //! run, notes the same ones.
 
 mod record;
+mod rows;
 mod segments;
 
 use std::{
@@ -23,9 +24,11 @@ use std::{
 };
 
 pub use record::{Record, RecordError};
+pub use rows::{RawColumns, Rows, RowsError};
 pub use segments::{SEGMENT_MAGIC, SegmentError, SegmentReader, Segments};
 
-/// Where records go. The local directory of [`Segments`] is one; another log can take its place.
+/// Where records go: the local directory of [`Segments`], or an event log, whose impressions are a record's
+/// [rows](Record::rows).
 pub trait Sink: Send {
     /// Adds a record behind the others, in memory.
     ///

@@ -11,6 +11,8 @@
 //!   country.rows UINT32 [1]        rows of the table, already looked up: no transform
 //! ```
 //!
+//! A tensor `log.NAME` is not for the model: it is only noted, as the column NAME, for those who train on the log.
+//!
 //! Four matrices stand for all columns at once: `dense` and `ids` (raw), `prepared_dense` and `prepared_rows`; a
 //! column of such a name goes before them. A missing value is NaN (`null` in JSON) or an empty string.
 
@@ -26,16 +28,19 @@ use crate::protocol::{Datatype, Limits, ProtocolError, Tensor, at_most};
 const LENGTHS: &str = ".lengths";
 /// Rows instead of ids.
 const ROWS: &str = ".rows";
+/// What is noted and not scored.
+pub(crate) const LOGGED_ONLY: &str = "log.";
 /// All columns at once: name, and what it holds.
-const MATRICES: &[(&str, Matrix)] = &[
+pub(crate) const MATRICES: &[(&str, Matrix)] = &[
     ("dense", Matrix::Dense),
     ("ids", Matrix::Ids),
     ("prepared_dense", Matrix::PreparedDense),
     ("prepared_rows", Matrix::PreparedRows),
 ];
 
+/// What a matrix holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Matrix {
+pub(crate) enum Matrix {
     Dense,
     Ids,
     PreparedDense,
@@ -106,7 +111,8 @@ pub fn fill(
     let inputs = snapshot.inputs();
     let mut lengths = BTreeMap::new();
     let mut columns = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
+    let is_for_model = |tensor: &&Tensor| logged_only(inputs, tensor.name()).is_none();
+    for tensor in tensors.iter().filter(is_for_model) {
         match role(inputs, tensor.name()) {
             Ok(role) => columns.push((role, tensor)),
             Err(unknown) => match tensor.name().strip_suffix(LENGTHS) {
@@ -124,6 +130,10 @@ pub fn fill(
         }
     }
     let samples = sample_count(&columns, &lengths)?;
+    tensors
+        .iter()
+        .filter(|tensor| !is_for_model(tensor))
+        .try_for_each(|tensor| check_noted(tensor, samples))?;
     at_most("samples of the request", samples, limits.samples_max)?;
     request.begin(inputs, samples)?;
     let mut filler = Filler { request, inputs, samples, lengths };
@@ -137,6 +147,20 @@ pub fn fill(
     }
     filler.request.finish()?;
     Ok(())
+}
+
+/// The column as which a tensor is only noted; `None` for one that the model reads.
+pub(crate) fn logged_only<'a>(inputs: &Inputs, name: &'a str) -> Option<&'a str> {
+    let column = name.strip_prefix(LOGGED_ONLY)?;
+    role(inputs, name).is_err().then_some(column)
+}
+
+/// Refuses what could not be noted sample by sample, while the client can still put it right.
+fn check_noted(tensor: &Tensor, samples: usize) -> Result<(), FeatureError> {
+    match *tensor.shape() {
+        [count] | [count, _] if count == samples || count == 1 => Ok(()),
+        _ => Err(shape_error(tensor, format!("[{samples}] or [{samples}, ids], or one for all"))),
+    }
 }
 
 /// What a tensor of this name is to the model.
@@ -315,19 +339,17 @@ fn with_raws(
     tensor: &Tensor,
     then: impl FnOnce(&[Raw<'_>]) -> Result<(), FeatureError>,
 ) -> Result<(), FeatureError> {
-    match tensor.datatype() {
-        Datatype::Bytes => {
-            let raws: Vec<Raw<'_>> = tensor.strings()?.into_iter().map(Raw::text).collect();
-            then(&raws)
-        }
+    then(&raws(tensor)?)
+}
+
+/// The elements as raw values.
+pub(crate) fn raws(tensor: &Tensor) -> Result<Vec<Raw<'_>>, ProtocolError> {
+    Ok(match tensor.datatype() {
+        Datatype::Bytes => tensor.strings()?.into_iter().map(Raw::text).collect(),
         Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64 => {
             let raw = |value: f64| if value.is_nan() { Raw::Missing } else { Raw::Float(value) };
-            let raws: Vec<Raw<'_>> = tensor.doubles()?.into_iter().map(raw).collect();
-            then(&raws)
+            tensor.doubles()?.into_iter().map(raw).collect()
         }
-        _ => {
-            let raws: Vec<Raw<'_>> = tensor.integers()?.into_iter().map(Raw::Int).collect();
-            then(&raws)
-        }
-    }
+        _ => tensor.integers()?.into_iter().map(Raw::Int).collect(),
+    })
 }

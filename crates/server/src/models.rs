@@ -19,6 +19,7 @@ use serde_json::Value;
 use crate::{
     clock,
     error::ServeError,
+    feature_log::RawColumns,
     metrics::ScoreTally,
     source::{Opened, Source, SourceError},
 };
@@ -40,6 +41,8 @@ pub struct Loaded {
     pub outputs: Vec<[String; 2]>,
     /// What it answered, by task.
     pub tallies: Vec<ScoreTally>,
+    /// Its inputs, for the feature log.
+    pub columns: Arc<RawColumns>,
 }
 
 /// A model by name.
@@ -114,6 +117,7 @@ impl Loaded {
             judged,
             tallies: outputs.iter().map(|_| ScoreTally::default()).collect(),
             outputs,
+            columns: RawColumns::of(&snapshot),
             snapshot,
         }
     }

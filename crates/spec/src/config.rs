@@ -28,6 +28,7 @@ mod check;
 pub(crate) mod effective;
 pub(crate) mod error;
 pub(crate) mod keys;
+mod layers;
 mod nearest;
 mod preset;
 mod raw;
@@ -36,6 +37,7 @@ pub(crate) mod value;
 
 pub use error::{At, JobError};
 use keys::{defaults, section, words};
+pub use layers::lay_over;
 pub use reference::reference_page;
 
 /// What `job.toml` says, checked and filled in.

@@ -27,6 +27,16 @@ const WORD: u8 = 0x51;
 /// The payload of a record that says only that time has passed: it closes windows when nothing else happens.
 pub const TICK: &[u8] = &[0x61];
 
+/// The id of the impression of one candidate of a request, so that whoever sees a click can name it by what the answer
+/// carried: FNV-1a over the request's id and the candidate's place (u32), then mixed. A request that is sent again under
+/// its id is the same impression.
+pub fn impression_id(request: &str, sample: u32) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = request.as_bytes().iter().chain(&sample.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, step);
+    let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
+}
+
 /// Something was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Impression<'a> {
@@ -241,6 +251,16 @@ mod tests {
         let mut out = Vec::new();
         encode(&mut out);
         out
+    }
+
+    #[test]
+    fn candidates_of_requests_have_ids_of_their_own() {
+        let requests = ["", "a", "aa", "1f-0", "1f-1", "0f-1"];
+        let ids = requests.iter().flat_map(|request| (0..1000).map(|sample| impression_id(request, sample)));
+        let distinct: std::collections::BTreeSet<u64> = ids.collect();
+        assert_eq!(distinct.len(), 6000);
+        // Clients in other languages compute it too, so it must never change.
+        assert_eq!(impression_id("1f-0", 2), 0x896c_a712_8474_14d5);
     }
 
     #[test]

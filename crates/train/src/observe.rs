@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{clock::PARTS, scores::TaskScores};
+use crate::{clock::PARTS, predictions::Predictions, scores::TaskScores};
 
 /// Somebody who watches a run. Called on rank 0, between steps.
 pub trait Observer: Send {
@@ -67,6 +67,8 @@ pub struct StepEvent<'a> {
     pub samples: u64,
     /// Seconds since the first step of this process.
     pub seconds: f64,
+    /// What the model said of the step's samples before it was trained on them, in parts that follow each other.
+    pub predictions: &'a [Predictions],
     /// Over the last window, by task; computed only when asked for.
     pub window: &'a dyn Fn() -> Vec<TaskScores>,
     /// Since the first step of the run, by task.

@@ -303,7 +303,8 @@ impl Trainer<'_> {
             let published = checkpoints.after_step(comm, state, (scores, &trouble), done, last)?;
             published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
             if comm.rank() == 0 {
-                let told = self.tell_step((done, last), (samples, watch.seconds()), scores, journal);
+                let told =
+                    self.tell_step((done, last), (samples, watch.seconds()), (scores, &predictions), journal);
                 trouble = trouble.and(told);
             }
             state.timings.stop();
@@ -323,13 +324,14 @@ impl Trainer<'_> {
         &self,
         (done, last): (u64, u64),
         (samples, seconds): (u64, f64),
-        scores: &Scores,
+        (scores, predictions): (&Scores, &[Predictions]),
         journal: &mut Option<Journal>,
     ) -> Result<(), TrainError> {
         let event = StepEvent {
             step: done,
             samples,
             seconds,
+            predictions,
             window: &|| scores.window(),
             running: &|| scores.running(),
         };

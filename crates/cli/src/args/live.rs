@@ -64,33 +64,41 @@ pub struct JoinArguments {
     pub quiet: bool,
 }
 
-/// `campanile augment-stream`.
-///
-/// Lets the current version of a teacher score every impression of an event log once, while its labels are awaited,
-/// and writes what it says to the topic `words`, from where `join` takes it. Impressions whose windows have closed are
-/// passed over. Never more than one version scores one turn; a newer one is taken up with the next.
-///
-///   campanile augment-stream dir:runs/log --registry registry --model teacher --window 30m
+/// How the impressions of an event log are scored.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "For an event log")]
 pub struct AugmentStreamArguments {
-    /// The event log.
-    #[command(flatten)]
-    pub log: LogArguments,
-    /// The registry.
-    #[arg(long, value_name = "DIR")]
-    pub registry: PathBuf,
-    /// The teacher's name in the registry.
-    #[arg(long, value_name = "NAME")]
-    pub model: String,
-    /// Impressions older than the newest by more than this are passed over: the longest window of `join`.
-    #[arg(long, value_name = "TIME", default_value = "24h")]
-    pub window: Time,
-    /// How long ids are remembered, to recognise impressions that come again.
-    #[arg(long, value_name = "TIME", default_value = "1h")]
-    pub remember: Time,
+    /// Impressions older than the newest by more than this are passed over: the longest window of `join`. Without it, 24h.
+    #[arg(long, value_name = "TIME")]
+    pub window: Option<Time>,
+    /// How long ids are remembered, to recognise impressions that come again. Without it, 1h.
+    #[arg(long, value_name = "TIME")]
+    pub remember: Option<Time>,
     /// When to end.
     #[command(flatten)]
     pub ending: EndArguments,
+    /// How to get into a NATS server.
+    #[command(flatten)]
+    pub entry: EntryArguments,
+}
+
+/// `campanile feedback`.
+///
+/// Writes clicks, conversions and the like to the topic `feedback` of an event log, from where `join` takes them. A line is
+/// REQUEST,SAMPLE,TASK or REQUEST,SAMPLE,TASK,TIME_MS: the id of the request that was answered (the answer carries it), which
+/// of its candidates, counted from 0, and one of the tasks of `campanile join`; without a time it happened now.
+///
+///   echo 1f-0,2,click | campanile feedback dir:runs/log
+#[derive(Debug, Args)]
+pub struct FeedbackArguments {
+    /// The event log.
+    #[command(flatten)]
+    pub log: LogArguments,
+    /// A file of lines; without it, or with `-`, they are read from standard input as they come.
+    pub file: Option<PathBuf>,
+    /// At the end, note that time has passed until now: it closes windows when there is no traffic.
+    #[arg(long)]
+    pub tick: bool,
     /// Write what was done as JSON.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

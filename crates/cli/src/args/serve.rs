@@ -101,6 +101,24 @@ pub struct LogArguments {
     /// A new file begins after so many megabytes.
     #[arg(long, value_name = "MB", default_value_t = 64)]
     pub log_segment_mb: u64,
+    /// An event log in place of the directory.
+    #[cfg(feature = "live")]
+    #[command(flatten)]
+    pub events: EventLogArguments,
+}
+
+/// The feature log as a topic of an event log.
+#[cfg(feature = "live")]
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Feature log")]
+pub struct EventLogArguments {
+    /// Write every scored sample to the topic `impressions` of this event log (dir:PATH or nats://HOST:PORT/PREFIX), from
+    /// where `campanile join` takes it. Never delays an answer. See docs/live.md.
+    #[arg(long, value_name = "LOG", conflicts_with = "feature_log")]
+    pub log_features: Option<String>,
+    /// How to get into a NATS server.
+    #[command(flatten)]
+    pub entry: super::live::EntryArguments,
 }
 
 /// What is said about requests.

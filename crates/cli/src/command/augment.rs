@@ -1,4 +1,7 @@
-//! `campanile augment`: a teacher's words on the rows of a student's training split.
+//! `campanile augment`: a teacher's words on the rows of a student's training split, or on an event log's impressions.
+
+#[cfg(feature = "live")]
+pub mod stream;
 
 use std::path::{Path, PathBuf};
 
@@ -58,9 +61,39 @@ pub struct Coverage {
 
 /// Runs the command.
 pub fn run(arguments: &AugmentArguments) -> Result<()> {
-    let mut job = job_file::read(&arguments.job)?;
+    let source = arguments.source.as_str();
+    if ["dir:", "nats:", "tls:"].iter().any(|scheme| source.starts_with(scheme)) {
+        refuse_rows(arguments)?;
+        #[cfg(feature = "live")]
+        return stream::run(arguments);
+        #[cfg(not(feature = "live"))]
+        bail!(
+            "{source} is an event log, and this program was built without them; build it with `--features live`"
+        );
+    }
+    #[cfg(feature = "live")]
+    stream::refuse(arguments)?;
+    run_on_rows(arguments)
+}
+
+/// Refuses what only makes sense for a job.
+fn refuse_rows(arguments: &AugmentArguments) -> Result<()> {
+    let rows = &arguments.rows;
+    let given = [
+        ("--follow", rows.follow),
+        ("--time-unit", rows.time_unit.is_some()),
+        ("--output", rows.output.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => bail!("{flag} is for a job file, and {} is an event log", arguments.source),
+        None => Ok(()),
+    }
+}
+
+fn run_on_rows(arguments: &AugmentArguments) -> Result<()> {
+    let mut job = job_file::read(Path::new(&arguments.source))?;
     let named = job.process.data.teacher.take();
-    let Some(output) = arguments.output.clone().or(named) else {
+    let Some(output) = arguments.rows.output.clone().or(named) else {
         bail!("say where the words go: --output FILE, or process.data.teacher in the job");
     };
     let versions = match &arguments.model {
@@ -69,9 +102,9 @@ pub fn run(arguments: &AugmentArguments) -> Result<()> {
     };
     let usual = if matches!(job.run.data.source, SourceSpec::Synthetic(_)) { 0.001 } else { 1.0 };
     let manner = Manner {
-        follow: arguments.follow,
-        delay_seconds: arguments.delay,
-        time_unit: arguments.time_unit.unwrap_or(usual),
+        follow: arguments.rows.follow,
+        delay_seconds: arguments.rows.delay.unwrap_or(0.0),
+        time_unit: arguments.rows.time_unit.unwrap_or(usual),
     };
     let coverage = augment(&job, &versions, manner, &output, arguments.quiet)?;
     if !arguments.quiet {

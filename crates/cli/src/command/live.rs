@@ -33,7 +33,7 @@ use serde_json::Value;
 use self::stages::Lookout;
 use crate::{
     args::live::LiveArguments,
-    command::{join, write_report},
+    command::{forward_operations, join, write_report},
 };
 
 /// How often the first thread looks around.
@@ -63,7 +63,9 @@ impl Loop {
         topics::create(&*log, TopicOptions::default())?;
         let tasks = Schema::new(file.world.label_names());
         join::name_tasks(&*log, &tasks)?;
-        let board = Arc::new(Board::new(&file));
+        let forward: Vec<u64> =
+            file.members.iter().map(|member| forward_operations(&member.job)).collect::<Result<_>>()?;
+        let board = Arc::new(Board::new(&file, &forward));
         let stop = Arc::new(Stop::default());
         on_signal(&stop).context("cannot listen for interrupts")?;
         let (stop_stages, stop_trainers) = (Arc::default(), Arc::default());

@@ -1,5 +1,8 @@
 //! `campanile serve`: answers over the network until it is told to end.
 
+#[cfg(feature = "live")]
+mod impressions;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
@@ -134,10 +137,15 @@ fn source(arguments: &ServeArguments) -> Result<Box<dyn Source>> {
 
 fn feature_log(arguments: &ServeArguments) -> Result<FeatureLog> {
     let log = &arguments.log;
-    let Some(directory) = &log.feature_log else { return Ok(FeatureLog::off()) };
     if !(0.0..=1.0).contains(&log.log_sample) {
         bail!("--log-sample {}: a share is from 0 to 1", log.log_sample);
     }
+    #[cfg(feature = "live")]
+    if let Some(address) = &log.events.log_features {
+        let events = crate::stage::open_log(address, &log.events.entry)?;
+        return Ok(FeatureLog::start(Box::new(impressions::Impressions::new(events)), log.log_sample)?);
+    }
+    let Some(directory) = &log.feature_log else { return Ok(FeatureLog::off()) };
     let segments = Segments::new(directory, log.log_segment_mb.max(1) << 20)
         .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     Ok(FeatureLog::start(Box::new(segments), log.log_sample)?)

@@ -10,9 +10,12 @@
 //! Everything is little-endian. Inputs are the tensors as the client sent them, so a reader has the raw values and
 //! can transform them anew.
 
+use std::sync::Arc;
+
 use bytes::{Buf, BufMut, Bytes};
 use thiserror::Error;
 
+use super::RawColumns;
 use crate::protocol::{Datatype, Limits, Tensor};
 
 /// The first byte of every record of this form.
@@ -35,6 +38,8 @@ pub struct Record {
     pub probabilities: Vec<f32>,
     /// What the client sent.
     pub inputs: Vec<Tensor>,
+    /// The model's columns; known while it serves, and not among the bytes.
+    pub columns: Arc<RawColumns>,
 }
 
 /// Why bytes are no record.
@@ -107,7 +112,8 @@ impl Record {
         if !bytes.is_empty() {
             return Err(RecordError::Damaged { problem: format!("{} bytes are left", bytes.len()) });
         }
-        Ok(Record { time_us, id, model, version, task_count, probabilities, inputs })
+        let columns = Arc::default();
+        Ok(Record { time_us, id, model, version, task_count, probabilities, inputs, columns })
     }
 }
 

@@ -15,6 +15,7 @@ fn record(number: u64) -> Record {
         version: number / 10,
         task_count: 1,
         probabilities: vec![0.25, number as f32],
+        columns: Arc::default(),
         inputs: vec![
             Tensor::new("ids".to_owned(), Datatype::Int64, &[2], ids, &Limits::default()).unwrap(),
             Tensor::new(

@@ -78,6 +78,10 @@ pub struct Measured {
     pub calibration: f64,
     /// NE of the teacher's own logits; NaN without one.
     pub teacher_ne: f64,
+    /// Its AUC.
+    pub teacher_auc: f64,
+    /// Its calibration.
+    pub teacher_calibration: f64,
     /// The NE of who knows the truth.
     pub best_ne: f64,
     /// NE by domain.
@@ -138,11 +142,16 @@ impl Lab {
 
     /// Trains a job and leaves its checkpoints.
     pub fn train_at(&self, job: &Job, place: &Path) -> Result<Measured> {
+        self.train_watched(job, place, &mut Silent)
+    }
+
+    /// The same, with somebody who watches.
+    pub fn train_watched(&self, job: &Job, place: &Path, observer: &mut dyn Observer) -> Result<Measured> {
         let mut job = job.clone();
         job.process.output_dir = place.to_owned();
         std::fs::create_dir_all(place).with_context(|| format!("cannot make {}", place.display()))?;
         let prepared = prep::prepared(&job, true)?;
-        let summary = train(&job, &prepared, Ranks::Threads(1), &mut Silent)?;
+        let summary = train(&job, &prepared, Ranks::Threads(job.process.threads.max(1)), observer)?;
         let own = &summary.second_half[0].values;
         let teacher = summary.teacher.as_ref().map(|tasks: &Vec<TaskScores>| &tasks[0].values);
         let or_none = |value: Option<f64>| value.unwrap_or(f64::NAN);
@@ -151,6 +160,8 @@ impl Lab {
             auc: or_none(own.auc),
             calibration: or_none(own.calibration),
             teacher_ne: or_none(teacher.and_then(|values| values.ne)),
+            teacher_auc: or_none(teacher.and_then(|values| values.auc)),
+            teacher_calibration: or_none(teacher.and_then(|values| values.calibration)),
             best_ne: or_none(own.best_ne),
             domains: own.segments.iter().map(|segment| or_none(segment.ne)).collect(),
         })

@@ -50,10 +50,26 @@ impl Table {
         Mean::of(pairs.map(|(own, twin)| 100.0 * (twin.ne - own.ne) / twin.ne))
     }
 
+    /// The relative gain in AUC of a row over the first, in per cent, seed by seed.
+    pub fn auc_gain(&self, row: &Row) -> Mean {
+        let pairs = row.measured.iter().zip(&self.rows[0].measured);
+        Mean::of(pairs.map(|(own, twin)| 100.0 * (own.auc - twin.auc) / twin.auc))
+    }
+
     /// The share of the teacher's gain over the twin that arrives.
     pub fn transfer(&self, row: &Row) -> Mean {
         let pairs = row.measured.iter().zip(&self.rows[0].measured);
         Mean::of(pairs.map(|(own, twin)| (twin.ne - own.ne) / (twin.ne - own.teacher_ne)))
+    }
+
+    /// The transfer in per cent; a dash where the teacher is worse than the twin and has no gain to hand on.
+    pub fn transfer_told(&self, row: &Row) -> String {
+        let teacher = Mean::of(row.measured.iter().map(|own| own.teacher_ne)).value;
+        let twin = Mean::of(self.rows[0].measured.iter().map(|twin| twin.ne)).value;
+        match teacher < twin && self.gain(row).value != 0.0 {
+            true => format!("{:.0} %", 100.0 * self.transfer(row).value),
+            false => "–".to_owned(),
+        }
     }
 
     /// Prints the table as Markdown.
@@ -66,12 +82,7 @@ impl Table {
             let (gain, teacher) = (self.gain(row), mean(|m| m.teacher_ne));
             let teacher_ne =
                 if teacher.value.is_nan() { "–".to_owned() } else { format!("{:.4}", teacher.value) };
-            // A teacher that is worse than the twin has no gain to hand on.
-            let twin = Mean::of(self.rows[0].measured.iter().map(|twin| twin.ne)).value;
-            let transfer = match teacher.value < twin && gain.value != 0.0 {
-                true => format!("{:.0} %", 100.0 * self.transfer(row).value),
-                false => "–".to_owned(),
-            };
+            let transfer = self.transfer_told(row);
             println!(
                 "| {} | {:.4} | {:+.2} ± {:.2} % | {:.4} | {:.3} | {teacher_ne} | {transfer} |",
                 row.name,
@@ -90,7 +101,18 @@ mod tests {
     use super::*;
 
     fn measured(ne: f64) -> Measured {
-        Measured { ne, auc: 0.7, calibration: 1.0, teacher_ne: 0.8, best_ne: 0.7, domains: Vec::new() }
+        let (teacher_ne, teacher_auc, teacher_calibration) = (0.8, 0.8, 1.0);
+        let (auc, calibration, best_ne) = (1.5 - ne, 1.0, 0.7);
+        Measured {
+            ne,
+            auc,
+            calibration,
+            teacher_ne,
+            teacher_auc,
+            teacher_calibration,
+            best_ne,
+            domains: Vec::new(),
+        }
     }
 
     #[test]
@@ -101,6 +123,9 @@ mod tests {
         let gain = table.gain(&table.rows[1]);
         assert!((gain.value - 10.0).abs() < 1e-9 && gain.error < 1e-9, "{gain:?}");
         assert!((table.transfer(&table.rows[1]).value - (0.9 + 0.5) / 2.0).abs() < 1e-9);
+        assert!((table.auc_gain(&table.rows[1]).value - (15.0 + 20.0) / 2.0).abs() < 1e-9);
+        assert_eq!(table.transfer_told(&table.rows[1]), "70 %");
+        assert_eq!(table.transfer_told(&table.rows[0]), "–");
         let mean = Mean::of([1.0, 3.0].into_iter());
         assert_eq!((mean.value, mean.error), (2.0, 1.0));
     }

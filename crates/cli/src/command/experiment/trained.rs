@@ -1,8 +1,6 @@
 //! Experiments with teachers that are really trained: snapshots of a larger model that sees more, on the same stream.
 
 use anyhow::{Context, Result};
-use campanile_kernels::Isa;
-use campanile_model::Network;
 use campanile_spec::{
     DistilMethod, NetworkSpec, RowInit,
     config::Job,
@@ -11,10 +9,14 @@ use campanile_spec::{
 };
 
 use super::{
+    delay::{self, Aged},
     lab::{Lab, Measured, listening},
     table::{Row, Table},
 };
-use crate::command::augment::{Coverage, Manner, Versions, augment};
+use crate::command::{
+    augment::{Coverage, Manner, Versions, augment},
+    forward_operations as flops,
+};
 
 /// Snapshots that a teacher publishes over the stream.
 const SNAPSHOTS: u64 = 32;
@@ -50,11 +52,6 @@ fn enlarge(job: &mut Job, dim: usize, hidden: &[usize]) {
     job.run.model.network = NetworkSpec::Mlp { hidden: hidden.to_vec() };
 }
 
-/// Floating-point operations of one sample, forward.
-fn flops(job: &Job) -> Result<u64> {
-    Ok(Network::new(&job.run.model, Isa::detect())?.forward_flops_per_sample())
-}
-
 /// Trains a teacher over the stream and has its snapshots score the rows that came after them.
 fn teach(
     lab: &Lab,
@@ -65,9 +62,7 @@ fn teach(
 ) -> Result<(Measured, u64, Coverage)> {
     let mut job = lab.job(seed, |job| world(job, View::Teacher))?;
     enlarge(&mut job, dim, hidden);
-    let steps = lab.samples.div_ceil(job.run.batch_size as u64);
-    job.process.checkpoint_every_steps = (steps / SNAPSHOTS).max(1);
-    job.process.checkpoints_kept = SNAPSHOTS as usize + 1;
+    snapshots(lab, &mut job);
     let place = lab.place("teacher");
     let measured = lab.train_at(&job, &place)?;
     let student = lab.job(seed, |job| world(job, View::Student))?;
@@ -75,6 +70,40 @@ fn teach(
     let coverage = augment(&student, &Versions::of_checkpoints(&place)?, manner, words, true)?;
     std::fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))?;
     Ok((measured, flops(&job)?, coverage))
+}
+
+/// Words of one teacher by the age of its snapshots, in a world whose items drift.
+pub fn delay(lab: &Lab) -> Result<Vec<Aged>> {
+    let drifting = |job: &mut Job, view: View| {
+        world(job, view);
+        if let SourceSpec::Synthetic(world) = &mut job.run.data.source {
+            world.drift = Drift { item: 1.5, ..Drift::default() };
+        }
+    };
+    let shares = [0.0, 1.0 / 32.0, 1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 3.0 / 8.0];
+    let stream = lab.stream_seconds();
+    let mut aged: Vec<Aged> =
+        shares.map(|share| Aged { delay_seconds: share * stream, judged: Vec::new() }).into();
+    for &seed in &lab.seeds {
+        let mut job = lab.job(seed, |job| drifting(job, View::Teacher))?;
+        enlarge(&mut job, 16, &[64]);
+        snapshots(lab, &mut job);
+        let place = lab.place("teacher");
+        lab.train_at(&job, &place)?;
+        let student = lab.job(seed, |job| drifting(job, View::Student))?;
+        let manner = Manner { follow: true, delay_seconds: 0.0, time_unit: 0.001 };
+        delay::judge(lab, &student, &Versions::of_checkpoints(&place)?, manner, &mut aged)?;
+        std::fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))?;
+    }
+    delay::print(&format!("item drift 1.5, a stream of {stream} s"), &aged);
+    Ok(aged)
+}
+
+/// Publishes so many snapshots over a stream.
+fn snapshots(lab: &Lab, job: &mut Job) {
+    let steps = lab.samples.div_ceil(job.run.batch_size as u64);
+    job.process.checkpoint_every_steps = (steps / SNAPSHOTS).max(1);
+    job.process.checkpoints_kept = SNAPSHOTS as usize + 1;
 }
 
 /// Teachers of rising size, for the same student.

@@ -19,12 +19,12 @@ use campanile_stream::{
     join::{JoinOptions, Joiner},
     log::{Limit, Log, Records},
     stage::{Runner, Stage},
-    topics::{EXAMPLES, FEEDBACK, IMPRESSIONS},
+    topics::{EXAMPLES, FEEDBACK, IMPRESSIONS, WORDS},
 };
 use campanile_tables::Registry;
 
 use super::Loop;
-use crate::command::{augment_stream, join};
+use crate::command::{augment::stream as augment_stream, join};
 
 /// How long a stage waits when there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -184,7 +184,8 @@ impl Lookout {
             lines.push(StageLine { name, waiting, behind_ms, rate });
         }
         self.before = Some((Instant::now(), now));
-        live.board.tick(published, lines, self.watch.seen());
+        let words = log.range(WORDS, 0)?.end;
+        live.board.tick(published, lines, (self.watch.seen(), words));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
-//! `campanile augment-stream`: a teacher's word on every impression.
+//! A teacher's word on every impression of an event log.
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use campanile_live::augment::{AugmentOptions, Augmenter};
 use campanile_stream::{
     stage::Wiring,
@@ -10,24 +10,52 @@ use campanile_tables::Registry;
 use serde_json::json;
 
 use crate::{
-    args::live::AugmentStreamArguments,
+    args::{
+        learning::AugmentArguments,
+        live::{LogArguments, Time},
+    },
     command::write_report,
     format,
     stage::{self, Stretch, place},
 };
 
-/// Runs the command.
-pub fn run(arguments: &AugmentStreamArguments) -> Result<()> {
+/// The longest window, and how long ids are remembered, unless the user says otherwise.
+const WINDOW: Time = Time { ms: 24 * 3_600_000 };
+const REMEMBER: Time = Time { ms: 3_600_000 };
+
+/// Refuses what only makes sense for an event log.
+pub fn refuse(arguments: &AugmentArguments) -> Result<()> {
+    let stream = &arguments.stream;
+    let given = [
+        ("--window", stream.window.is_some()),
+        ("--remember", stream.remember.is_some()),
+        ("--stop-at-end", stream.ending.stop_at_end),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => bail!("{flag} is for an event log, and {} is a job file", arguments.source),
+        None => Ok(()),
+    }
+}
+
+/// Runs the command on an event log.
+pub fn run(arguments: &AugmentArguments) -> Result<()> {
+    let log = LogArguments { log: arguments.source.clone(), entry: arguments.stream.entry.clone() };
+    let model = arguments.model.clone().with_context(|| {
+        format!(
+            "on an event log the teacher comes from a registry: say --model NAME, one of {}",
+            arguments.teacher.display()
+        )
+    })?;
     let options = AugmentOptions {
-        registry: Registry::new(&arguments.registry),
-        model: arguments.model.clone(),
-        window_ms: arguments.window.ms,
-        remember_ms: arguments.remember.ms,
+        registry: Registry::new(&arguments.teacher),
+        model,
+        window_ms: arguments.stream.window.unwrap_or(WINDOW).ms,
+        remember_ms: arguments.stream.remember.unwrap_or(REMEMBER).ms,
     };
     // A name that cannot be is told at once, not when the first impression comes.
     options.registry.current(&options.model)?;
-    let stop = stage::stop(&arguments.ending)?;
-    let stretch = Stretch { log: &arguments.log, wiring: wiring(), stop: &stop, quiet: arguments.quiet };
+    let stop = stage::stop(&arguments.stream.ending)?;
+    let stretch = Stretch { log: &log, wiring: wiring(), stop: &stop, quiet: arguments.quiet };
     let ready = |_: &Augmenter| match options.registry.current(&options.model) {
         Ok(Some(_)) => Ok(()),
         _ => Err(format!(
@@ -42,7 +70,7 @@ pub fn run(arguments: &AugmentStreamArguments) -> Result<()> {
         println!("{}", line(&stage));
     }
     let report = json!({
-        "command": "augment-stream",
+        "command": "augment",
         "model": options.model,
         "version": stage.version(),
         "versions": counts.versions,
