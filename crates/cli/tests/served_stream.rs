@@ -69,7 +69,7 @@ fn candidate(request: usize, place: usize) -> (f64, [usize; 2], usize) {
 }
 
 fn is_clicked(request: usize, place: usize) -> bool {
-    (request * 7 + place * 3) % 5 == 0
+    (request * 7 + place * 3).is_multiple_of(5)
 }
 
 /// Rows of candidates as a file.
@@ -171,7 +171,7 @@ fn what_was_served_is_what_is_trained_on() {
         let answer = server.post(&body(request));
         assert_eq!(answer["outputs"][0]["data"].as_array().map(Vec::len), Some(CANDIDATES), "{answer}");
         // A client that got no answer asks again under the same id: still one impression for each candidate.
-        if request % 5 == 0 {
+        if request.is_multiple_of(5) {
             server.post(&body(request));
         }
         let clicked = (0..CANDIDATES).filter(|place| is_clicked(request, *place));
