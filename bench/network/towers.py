@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Towers across hosts: flat, the towers' ways alone, and towers that hand on less and less, on hosts made of network namespaces.
 
-    bench/network/towers.py [--shapes 2x2,4x2,8x1] [--share 0.55] [--rounds 3] [--csv FILE]
+    bench/network/towers.py [--shapes 2x2,4x2,8x1] [--share 0.5] [--ways towers-4-f32] [--rounds 3] [--csv FILE]
 
 Needs root, iproute2 and Open MPI. For each shape (hosts x ranks of each) it trains bench/network/towers.toml
 
@@ -42,6 +42,11 @@ WAYS = [FLAT, Way("sptt", 1, "f32", "f32"), *[Way("towers", cr, "f32", "f32") fo
         Way("flat", 1, "f16", "bf16"), Way("towers", 1, "f16", "bf16"), Way("towers", 4, "f16", "bf16")]
 
 
+def name(way):
+    """Such as sptt-1-f32."""
+    return f"{way.variant}-{way.cr}-{way.forward}"
+
+
 def job(way, towers, steps):
     """The job of a way, with one tower for each host."""
     width = DIM // way.cr
@@ -69,6 +74,7 @@ class Bench:
 
     def __init__(self, arguments, folder, shape):
         self.campanile, self.folder, (self.hosts, self.ranks) = arguments.campanile, folder, shape
+        self.ways = [way for way in WAYS if way == FLAT or not arguments.ways or name(way) in arguments.ways.split(",")]
         self.losses, self.bytes, self.unlimited, self.rows = {}, {}, collections.defaultdict(list), []
 
     def alone(self, way):
@@ -119,16 +125,16 @@ class Bench:
             "dense_parameters": runs[0].report["started"]["dense_parameters"], **parts})
 
     def in_turns(self, mbit, rounds):
-        runs = {way: [] for way in WAYS}
+        runs = {way: [] for way in self.ways}
         for number in range(rounds):
             bed("rate", "none")
-            for way in (FLAT, CR_4):
+            for way in set(self.ways) & {FLAT, CR_4}:
                 self.unlimited[way].append(self.run(way))
             bed("rate", f"{mbit}mbit")
-            for way in WAYS:
+            for way in self.ways:
                 runs[way].append(self.run(way))
                 print(f"  round {number + 1}: {' '.join(map(str, way))}: {step_ms(runs[way][-1]):.0f} ms", file=sys.stderr)
-        for way in WAYS:
+        for way in self.ways:
             self.note(way, 0, self.unlimited)
             self.note(way, mbit, runs)
 
@@ -152,8 +158,9 @@ class Bench:
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--shapes", default="2x2,4x2,8x1", help="hosts x ranks of each")
-    arguments.add_argument("--share", type=float, default=0.55, help="what the links shall take of the flat step")
+    arguments.add_argument("--share", type=float, default=0.5, help="what the links shall take of the flat step")
     arguments.add_argument("--link-mbit", type=int, help="a rate for the links, in place of the one that gives this share")
+    arguments.add_argument("--ways", help="only these beside flat, such as sptt-1-f32,towers-4-f32,towers-4-f16")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--csv", type=pathlib.Path)
     arguments.add_argument("--campanile", type=pathlib.Path, default=ROOT / "target/release/campanile", help="built with --features mpi")
@@ -165,7 +172,7 @@ def main():
             print(f"{shape[0]} hosts x {shape[1]} ranks", file=sys.stderr)
             bench = Bench(arguments, pathlib.Path(folder), shape)
             with hosts(shape[0], "none"):
-                for way in WAYS:
+                for way in bench.ways:
                     bench.without_limit(way)
                 mbit = arguments.link_mbit or bench.find_rate(arguments.share)
                 bench.in_turns(mbit, arguments.rounds)
