@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Pipeline and codecs across hosts: network namespaces on this machine behind shaped links (testbed/testbed).
 
-    bench/network/run.py [--hosts 2] [--ranks-per-host 1] [--rate 1gbit] [--rounds 5]
+    bench/network/run.py [--hosts 2] [--ranks-per-host 1] [--rate auto] [--rounds 5]
 
 Needs root, iproute2 and Open MPI. Trains bench/network/job.toml in turns, with and without the pipeline and with every codec, and
 prints a Markdown table: milliseconds a step, the seconds of a step that rank 0 waited for others, and megabytes a step that one
 host sent, as its link counts them. Ratios are medians over the rounds, each against the same round without pipeline and codec.
-All ways of one codec must end with the same metrics: the script fails if they do not.
+All ways of one codec must end with the same metrics: the script fails if they do not. The rate `auto` is the one at which the
+bytes of a step take as long on the link as a step without a limit takes altogether; a first training finds it.
 """
 
 import argparse
@@ -33,11 +34,18 @@ def job(way):
     return text + f'\n[process]\npipeline = "{pipeline}"\n'
 
 
+def balanced_rate(arguments, folder):
+    """The rate at which a step's bytes travel as long as the step computes."""
+    with hosts(arguments.hosts, "40gbit"):
+        run = train(arguments.campanile, folder, job(WAYS[0]), arguments.hosts, arguments.ranks_per_host)
+    return f"{round(8e-6 * run.links[1][1] / run.report['seconds'])}mbit"
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--hosts", type=int, default=2)
     arguments.add_argument("--ranks-per-host", type=int, default=1)
-    arguments.add_argument("--rate", default="1gbit")
+    arguments.add_argument("--rate", default="auto")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--campanile", type=pathlib.Path, default=ROOT / "target/release/campanile", help="built with --features mpi")
     arguments = arguments.parse_args()
@@ -45,6 +53,8 @@ def main():
     metrics = {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
+        if arguments.rate == "auto":
+            arguments.rate = balanced_rate(arguments, folder)
         with hosts(arguments.hosts, arguments.rate):
             for _ in range(arguments.rounds):
                 for way in WAYS:

@@ -30,7 +30,7 @@ class Peer:
             if not line:
                 raise SystemExit(f"`{shlex.join(command)}` ended before it was ready")
             line = self.process.stdout.readline()
-        self.about = json.loads(line[5:] or "{}")
+        self.about = json.loads(line[5:].strip() or "{}")
 
     def go(self, *words) -> dict:
         self.process.stdin.write("go " + " ".join(map(str, words)) + "\n")

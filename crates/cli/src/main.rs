@@ -18,7 +18,10 @@ mod scores_table;
 #[cfg(feature = "live")]
 mod stage;
 
-use std::process::ExitCode;
+use std::{
+    panic,
+    process::{self, ExitCode},
+};
 
 use clap::Parser;
 
@@ -27,7 +30,11 @@ use crate::{
     place::{Place, told},
 };
 
+/// The exit code of a program that a signal of a closed pipe ends, as shells tell it.
+const NOBODY_READS: i32 = 128 + 13;
+
 fn main() -> ExitCode {
+    leave_quietly_when_nobody_reads();
     let arguments = Arguments::parse();
     match arguments.command {
         Command::Train(arguments) => among_ranks(|place| command::train::run(&arguments, place)),
@@ -54,6 +61,19 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => alone("inspect", || command::inspect::run(&arguments)),
         Command::Launch(arguments) => alone("launch", || command::launch(&arguments)),
     }
+}
+
+/// A reader that has seen enough (`campanile inspect ... | head`) is no fault of anybody's. The signal itself stays
+/// switched off, because a server and MPI must see a lost connection as an error.
+fn leave_quietly_when_nobody_reads() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        let said = panicked.payload_as_str().unwrap_or_default();
+        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
+            process::exit(NOBODY_READS);
+        }
+        usual(panicked);
+    }));
 }
 
 /// A command that one process or many can run.

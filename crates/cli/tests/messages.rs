@@ -116,6 +116,18 @@ fn the_job_as_it_stands_trains() {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough() {
+    let case = Case::new();
+    case.train();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut inspect = Command::new(env!("CARGO_BIN_EXE_campanile"));
+    let output = inspect.arg("inspect").arg(case.path("output/checkpoints")).stdout(writer).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(128 + 13));
+}
+
+#[test]
 fn a_truncated_line() {
     Case::new().line(7, b"1,2.5").fails_with(&["DIR/clicks.csv", "7", "columns"]);
 }

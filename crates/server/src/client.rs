@@ -90,6 +90,16 @@ impl RestRequest {
         RestRequest([head.as_bytes(), body].concat())
     }
 
+    /// How many bytes it has on the wire.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has none, which no request made here is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The same with more headers.
     pub fn with_headers(self, headers: &[&str]) -> RestRequest {
         let line_end = self.0.windows(2).position(|pair| pair == b"\r\n").map_or(0, |at| at + 2);

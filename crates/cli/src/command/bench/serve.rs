@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use campanile_server::client::RestRequest;
 use campanile_tables::checkpoint;
 use campanile_train::resume;
 use serde_json::{Value, json};
@@ -44,13 +45,15 @@ pub fn run(arguments: &ServeBenchArguments) -> Result<()> {
     };
     let prepared = prep::prepared(&job, true)?;
     let traffic = Traffic::of(&prepared, arguments)?;
-    let bare = Bare::measure(newest, &traffic, arguments.batch)?;
+    let mut bare = Bare::new(newest, &traffic)?;
+    let hot = bare.without_pause()?;
+    let bare_candidates_per_second = 1e6 * arguments.batch as f64 / hot.percentile(0.5).max(1) as f64;
     println!(
-        "bare scorer, batch {}: p50 {} us, p99 {} us, {} candidates/s on one thread",
+        "bare scorer, batch {}, one after the other: p50 {} us, p99 {} us, {} candidates/s on one thread",
         arguments.batch,
-        bare.counts.percentile(0.5),
-        bare.counts.percentile(0.99),
-        format::rate(bare.candidates_per_second)
+        hot.percentile(0.5),
+        hot.percentile(0.99),
+        format::rate(bare_candidates_per_second)
     );
     let versions: &[PathBuf] =
         if arguments.publish_every > 0.0 { &checkpoints } else { std::slice::from_ref(newest) };
@@ -68,9 +71,8 @@ pub fn run(arguments: &ServeBenchArguments) -> Result<()> {
             let measured =
                 target.publish_while(publishing, || load.run(arguments.rate, arguments.seconds))?;
             print_run(transport, arguments.batch, &measured);
-            let overhead = measured.all().percentile(0.5).saturating_sub(bare.counts.percentile(0.5));
-            println!("  p50 over the bare scorer: {overhead} us");
-            runs.push(measured_json(transport, &measured, &json!({ "overhead_p50_us": overhead })));
+            let overhead = print_overhead(&mut bare, &traffic, arguments.rate, &measured)?;
+            runs.push(measured_json(transport, &measured, &overhead));
         }
     }
     let memory = target.memory_growth();
@@ -82,9 +84,9 @@ pub fn run(arguments: &ServeBenchArguments) -> Result<()> {
         "command": "bench serve",
         "batch": arguments.batch,
         "connections": arguments.connections,
-        "bare_p50_us": bare.counts.percentile(0.5),
-        "bare_p99_us": bare.counts.percentile(0.99),
-        "bare_candidates_per_second": bare.candidates_per_second,
+        "bare_p50_us": hot.percentile(0.5),
+        "bare_p99_us": hot.percentile(0.99),
+        "bare_candidates_per_second": bare_candidates_per_second,
         "server_memory_bytes": memory.map(|(before, after)| json!([before, after])),
         "runs": runs,
     });
@@ -176,6 +178,25 @@ fn print_run(transport: TransportName, batch: usize, measured: &Measured) {
     for problem in &measured.problems {
         println!("  {problem}");
     }
+}
+
+/// Prints how the median compares with the bare scorer's, asked at the same moments, in this process and behind a socket.
+fn print_overhead(bare: &mut Bare, traffic: &Traffic, rate: f64, measured: &Measured) -> Result<Value> {
+    let p50 = measured.all().percentile(0.5);
+    let due = bare.when_due(rate)?.percentile(0.5);
+    let bytes = traffic.rest.first().map_or(0, RestRequest::len);
+    let socket = bare.behind_a_socket(rate, bytes)?.percentile(0.5);
+    println!(
+        "  p50 is {} us over the bare scorer asked at the same moments ({due} us), {} us over the same behind a bare \
+         socket ({socket} us)",
+        p50 as i64 - due as i64,
+        p50 as i64 - socket as i64
+    );
+    Ok(json!({
+        "bare_when_due_p50_us": due,
+        "bare_behind_a_socket_p50_us": socket,
+        "overhead_p50_us": p50 as i64 - due as i64,
+    }))
 }
 
 fn measured_json(transport: TransportName, measured: &Measured, more: &Value) -> Value {
