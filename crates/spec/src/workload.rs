@@ -225,7 +225,7 @@ dim = 16
         let error = |from: &str, to: &str| Workload::parse(&TEXT.replace(from, to)).unwrap_err().to_string();
         assert_eq!(
             error("dim = 16", "dim = 8"),
-            "`bottom` in [network] at line 3, column 53 is [32, 16]: its last width meets the vectors, so it must be \
+            "`bottom` in [network] at line 3, column 54 is [32, 16]: its last width meets the vectors, so it must be \
              their dim, 8"
         );
         assert_eq!(
