@@ -35,7 +35,7 @@ pub struct SimulateArguments {
     /// Write every figure as CSV.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Draw the sweep: step-<cluster>.svg shows where the time goes, speed-up.svg what towers gain.
+    /// Draw the sweep: step-CLUSTER.svg shows where the time goes, speed-up.svg what towers gain.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
     /// Write the figures as JSON.
