@@ -91,13 +91,8 @@ impl RestRequest {
     }
 
     /// How many bytes it has on the wire.
-    pub fn len(&self) -> usize {
+    pub fn byte_count(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether it has none, which no request made here is.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// The same with more headers.

@@ -21,6 +21,9 @@ const LINES_AT_ONCE: usize = 4096;
 /// The longest line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
+/// A record's time in milliseconds, and its payload.
+type Timed = (u64, Vec<u8>);
+
 /// Runs the command.
 pub fn run(arguments: &FeedbackArguments) -> Result<()> {
     let log = stage::open_log(&arguments.log.log, &arguments.log.entry)?;
@@ -46,47 +49,49 @@ pub fn run(arguments: &FeedbackArguments) -> Result<()> {
 
 /// Appends every line; what came before a line that is wrong stays.
 fn append_lines(log: &dyn Log, tasks: &Schema, input: &mut BufReader<Box<dyn Read>>) -> Result<u64> {
-    let mut written = 0;
+    let (mut read, mut written) = (0, 0);
     loop {
-        let mut waiting: Vec<(u64, Vec<u8>)> = Vec::new();
-        let mut wrong = None;
-        loop {
-            let mut line = String::new();
-            let bytes =
-                input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).context("cannot read a line")?;
-            if bytes == 0 {
-                break;
+        let mut waiting: Vec<Timed> = Vec::new();
+        // Whoever writes a line and waits sees it arrive; a file goes by in large pieces.
+        let ended = loop {
+            match next_line(input, tasks, &mut read) {
+                Ok(None) => break Some(Ok(())),
+                Ok(Some(line)) => waiting.extend(line),
+                Err(error) => break Some(Err(error)),
             }
-            match feedback_of(line.trim_end(), tasks) {
-                Ok(None) => {}
-                Ok(Some(feedback)) => waiting.push(feedback),
-                Err(error) => {
-                    wrong = Some(error.context(format!("line {}", written + waiting.len() as u64 + 1)));
-                    break;
-                }
-            }
-            // Whoever writes a line and waits sees it arrive; a file goes by in large pieces.
             if waiting.len() == LINES_AT_ONCE || input.buffer().is_empty() {
-                break;
+                break None;
             }
-        }
+        };
         let records: Vec<Record<'_>> =
             waiting.iter().map(|(time_ms, payload)| Record { time_ms: *time_ms, payload }).collect();
         if !records.is_empty() {
             log.append(FEEDBACK, 0, &records)?;
         }
         written += records.len() as u64;
-        if let Some(error) = wrong {
-            return Err(error);
-        }
-        if records.is_empty() && input.fill_buf().context("cannot read a line")?.is_empty() {
-            return Ok(written);
+        if let Some(ended) = ended {
+            return ended.map(|()| written);
         }
     }
 }
 
+/// The next line, counted in `read`: nothing at the end of the input, and `Some(None)` for an empty line.
+fn next_line(input: &mut impl BufRead, tasks: &Schema, read: &mut u64) -> Result<Option<Option<Timed>>> {
+    *read += 1;
+    let mut line = String::new();
+    let number = || format!("line {read}");
+    let bytes = input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).with_context(number)?;
+    if bytes as u64 == LINE_BYTES_MAX && !line.ends_with('\n') {
+        bail!("line {read} has more than {LINE_BYTES_MAX} bytes; is this a file of feedback?");
+    }
+    if bytes == 0 {
+        return Ok(None);
+    }
+    feedback_of(line.trim_end(), tasks).map(Some).with_context(number)
+}
+
 /// A line's time and payload; nothing for an empty line.
-fn feedback_of(line: &str, tasks: &Schema) -> Result<Option<(u64, Vec<u8>)>> {
+fn feedback_of(line: &str, tasks: &Schema) -> Result<Option<Timed>> {
     if line.is_empty() {
         return Ok(None);
     }
@@ -121,6 +126,24 @@ fn now_ms() -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wrong_line_is_told_by_its_number_in_the_file() {
+        let tasks = Schema::new(["click"]);
+        let read_all = |text: &str| {
+            let (mut input, mut read) = (text.as_bytes(), 0);
+            let mut found = 0;
+            while let Some(line) = next_line(&mut input, &tasks, &mut read)? {
+                found += line.iter().count();
+            }
+            anyhow::Ok(found)
+        };
+        assert_eq!(read_all("a,0,click\n\na,1,click\n\na,2,click").unwrap(), 3);
+        let said = |text: &str| format!("{:#}", read_all(text).unwrap_err());
+        assert!(said("a,0,click\n\na,1,buy\n").starts_with("line 3: `buy` is no task"));
+        let long = format!("a,0,click\n{}", "x".repeat(1 << 17));
+        assert!(said(&long).starts_with("line 2 has more than 65536 bytes"));
+    }
 
     #[test]
     fn lines_are_read_or_refused_with_words() {

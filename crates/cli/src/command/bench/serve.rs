@@ -184,7 +184,7 @@ fn print_run(transport: TransportName, batch: usize, measured: &Measured) {
 fn print_overhead(bare: &mut Bare, traffic: &Traffic, rate: f64, measured: &Measured) -> Result<Value> {
     let p50 = measured.all().percentile(0.5);
     let due = bare.when_due(rate)?.percentile(0.5);
-    let bytes = traffic.rest.first().map_or(0, RestRequest::len);
+    let bytes = traffic.rest.first().map_or(0, RestRequest::byte_count);
     let socket = bare.behind_a_socket(rate, bytes)?.percentile(0.5);
     println!(
         "  p50 is {} us over the bare scorer asked at the same moments ({due} us), {} us over the same behind a bare \
