@@ -287,6 +287,8 @@ fn same_world(members: &[Member]) -> Result<(WorldSpec, u64), LiveFileError> {
 
 #[cfg(test)]
 mod tests {
+    use campanile_spec::{ModelSpec, NetworkSpec};
+
     use super::*;
 
     const FILE: &str = include_str!("../../../examples/live.toml");
@@ -296,6 +298,16 @@ mod tests {
         let file = LiveFile::parse(FILE).unwrap();
         let roles: Vec<Role> = file.members.iter().map(|member| member.role).collect();
         assert_eq!(roles[..3], [Role::Teacher, Role::Student, Role::Twin]);
+        // One student for each stage, each with the network and the tasks of its stage.
+        let students: Vec<&Member> = file.members.iter().filter(|m| m.role == Role::Student).collect();
+        let names: Vec<&str> = students.iter().map(|student| &*student.name).collect();
+        assert_eq!(names, ["retrieval", "early", "late"]);
+        let models: Vec<&ModelSpec> = students.iter().map(|student| &student.job.run.model).collect();
+        assert!(matches!(models[0].network, NetworkSpec::TwoTower { .. }));
+        assert!(matches!(models[1].network, NetworkSpec::Mlp { .. }));
+        assert!(matches!(models[2].network, NetworkSpec::Dlrm { .. }));
+        let tasks: Vec<usize> = models.iter().map(|model| model.tasks.len()).collect();
+        assert_eq!(tasks, [1, 1, 2]);
         assert_eq!(file.windows_ms().len(), file.world.label_names().len());
         assert!(
             file.members[0].job.run.data.columns.sparse.len()

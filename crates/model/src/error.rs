@@ -43,6 +43,18 @@ pub enum ModelError {
         /// How many vectors.
         vectors: usize,
     },
+    /// A side of a two-tower model without inputs.
+    #[error(
+        "the {side}'s tower has no inputs: `item_features` and `item_dense` name those of the item, and all others are \
+         the user's"
+    )]
+    EmptySide {
+        /// `user` or `item`.
+        side: &'static str,
+    },
+    /// A two-tower model whose features also form towers with modules.
+    #[error("a two-tower model takes features as they are: use identity towers in [run.towers]")]
+    TowersInTowers,
     /// A factorization machine or logistic regression with rows of a wrong width.
     #[error("feature `{feature}`: table `{table}` has rows of {found} floats, {model} needs {wanted}")]
     RowWidth {

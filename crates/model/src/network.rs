@@ -30,6 +30,7 @@ mod heads;
 mod mlp;
 mod once;
 mod towers;
+mod two_tower;
 
 /// The most samples of one backward pass: the sum of a weight gradient over a grain is then one run of the
 /// accumulator, and adding a grain to its neighbour is one addition.
@@ -388,6 +389,10 @@ fn build(spec: &ModelSpec, graph: &mut Graph, vectors: &[Vector]) -> Result<Plac
             dcn::build(spec, graph, vectors, cross, (bottom, deep))
         }
         NetworkSpec::Mlp { hidden } => mlp::build(spec, graph, vectors, hidden),
+        NetworkSpec::TwoTower { item_features, item_dense, user, item, width } => {
+            let sides = two_tower::Sides { item_features, item_dense, user, item, width: *width };
+            two_tower::build(spec, graph, vectors, &sides)
+        }
         NetworkSpec::LogisticRegression => factorization::build_logistic_regression(spec, graph),
         NetworkSpec::FactorizationMachine => factorization::build_machine(spec, graph),
     }

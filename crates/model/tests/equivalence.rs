@@ -171,6 +171,12 @@ fn widths(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(1usize..40, count)
 }
 
+/// Of two to five features the second is the item's and the others the user's; likewise the dense inputs.
+fn two_tower((user, item, width, dense): (Vec<usize>, Vec<usize>, usize, bool)) -> NetworkSpec {
+    let item_dense = if dense { vec![1, 4] } else { Vec::new() };
+    NetworkSpec::TwoTower { item_features: vec!["feature1".into()], item_dense, user, item, width }
+}
+
 fn networks() -> impl Strategy<Value = NetworkSpec> {
     let rank = prop_oneof![Just(CrossRank::Full), (1usize..9).prop_map(CrossRank::Low)];
     let structure = prop_oneof![Just(DcnStructure::Stacked), Just(DcnStructure::Parallel)];
@@ -182,6 +188,7 @@ fn networks() -> impl Strategy<Value = NetworkSpec> {
             }
         ),
         1 => widths(0..3).prop_map(|hidden| NetworkSpec::Mlp { hidden }),
+        2 => (widths(0..3), widths(0..3), 1usize..20, any::<bool>()).prop_map(two_tower),
         1 => Just(NetworkSpec::LogisticRegression),
         1 => Just(NetworkSpec::FactorizationMachine),
     ]
@@ -199,7 +206,9 @@ fn models() -> impl Strategy<Value = ModelSpec> {
                 }
                 NetworkSpec::LogisticRegression => vec![tasks; dims.len()],
                 NetworkSpec::FactorizationMachine => vec![tasks * (1 + dims[0].0); dims.len()],
-                NetworkSpec::Dcn { .. } | NetworkSpec::Mlp { .. } => dims.iter().map(|dim| dim.0).collect(),
+                NetworkSpec::Dcn { .. } | NetworkSpec::Mlp { .. } | NetworkSpec::TwoTower { .. } => {
+                    dims.iter().map(|dim| dim.0).collect()
+                }
             };
             model(&dims, dense_count, tasks, network, heads)
         })
@@ -210,7 +219,11 @@ fn towered(mut spec: ModelSpec, of_feature: &[usize], modules: &[(u8, usize, usi
     let width = match &spec.network {
         NetworkSpec::Dlrm { bottom, .. } => Some(bottom[bottom.len() - 1]),
         NetworkSpec::Dcn { .. } | NetworkSpec::Mlp { .. } => None,
-        NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => return spec,
+        NetworkSpec::TwoTower { .. }
+        | NetworkSpec::LogisticRegression
+        | NetworkSpec::FactorizationMachine => {
+            return spec;
+        }
     };
     let mut list = Vec::new();
     for (number, &(kind, a, b, own)) in modules.iter().enumerate() {

@@ -32,6 +32,16 @@ fn model(dims: &[usize], dense_count: usize, tasks: &[&str], network: NetworkSpe
     }
 }
 
+fn two_tower(item_features: &[&str], item_dense: &[usize]) -> NetworkSpec {
+    NetworkSpec::TwoTower {
+        item_features: item_features.iter().map(|name| name.to_string()).collect(),
+        item_dense: item_dense.to_vec(),
+        user: vec![6],
+        item: vec![],
+        width: 3,
+    }
+}
+
 fn message(spec: &ModelSpec) -> String {
     Network::new(spec, Isa::SCALAR).expect_err("the model must be refused").to_string()
 }
@@ -79,6 +89,16 @@ fn every_misfit_is_named() {
             "feature `feature1`: table `table1` has rows of 5 floats, a factorization machine needs the same for \
              all features: for each of 2 task(s) one weight and at least one factor",
         ),
+        (
+            model(&[4, 5], 1, &["click"], two_tower(&["feature0", "feature1"], &[0])),
+            "the user's tower has no inputs: `item_features` and `item_dense` name those of the item, and all \
+             others are the user's",
+        ),
+        (
+            model(&[4, 5], 1, &["click"], two_tower(&[], &[])),
+            "the item's tower has no inputs: `item_features` and `item_dense` name those of the item, and all \
+             others are the user's",
+        ),
     ];
     for (spec, wanted) in cases {
         assert_eq!(message(&spec), wanted);
@@ -116,6 +136,13 @@ fn weights_have_stable_names() {
     );
     spec.network = NetworkSpec::Mlp { hidden: vec![] };
     assert_eq!(names(&spec), "top.0.weight[2, 9] top.0.bias[2]");
+    spec.network = two_tower(&["feature1"], &[0]);
+    assert_eq!(
+        names(&spec),
+        "user.0.weight[6, 5] user.0.bias[6] \
+         user.vector.click.weight[3, 6] user.vector.click.bias[3] item.vector.click.weight[3, 4] item.vector.click.bias[3] \
+         user.vector.buy.weight[3, 6] user.vector.buy.bias[3] item.vector.buy.weight[3, 4] item.vector.buy.bias[3]"
+    );
 }
 
 /// Products, biases and dots, counted as the layers have them.

@@ -9,6 +9,7 @@ mod moves;
 pub mod oracle;
 mod sums;
 mod towers;
+mod two_towers;
 mod wire;
 
 pub use moves::Row;

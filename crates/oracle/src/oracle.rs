@@ -22,6 +22,7 @@ use crate::{
     moves::{Row, first_row, first_weights, move_dense, update_row},
     sums::{add_products, sum_over_grains},
     towers::{self, vectors_above},
+    two_towers,
     wire::travel,
 };
 use campanile_spec::{
@@ -318,6 +319,10 @@ pub(crate) fn network(spec: &ModelSpec, exchange: ExchangeFormat, tape: &mut Tap
             let input = tape.push(Op::Beside(beside(DENSE, &above)));
             heads(spec, tape, input, None, hidden)
         }
+        NetworkSpec::TwoTower { item_features, item_dense, user, item, width } => {
+            let inputs = two_towers::inputs(spec, tape, above, item_features, item_dense);
+            two_towers::dots(spec, tape, inputs, [("user", user), ("item", item)], *width)
+        }
         NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {
             let linear = tape.linear("linear", "weight", DENSE, spec.tasks.len(), Tail::Bias);
             let rows = above.into_iter().map(|(row, _)| row).collect();
@@ -399,7 +404,7 @@ pub(crate) struct Tape<'a> {
 
 impl Tape<'_> {
     /// Linear layers with ReLU, named `prefix.0` and so on.
-    fn mlp(&mut self, prefix: &str, input: usize, widths: &[usize]) -> usize {
+    pub(crate) fn mlp(&mut self, prefix: &str, input: usize, widths: &[usize]) -> usize {
         let mut layer =
             |x, (i, width)| self.linear(&format!("{prefix}.{i}"), "weight", x, width, Tail::BiasRelu);
         widths.iter().copied().enumerate().fold(input, &mut layer)

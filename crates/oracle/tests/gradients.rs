@@ -255,6 +255,18 @@ fn mlp() {
     check(&model([3, 2], 4, 2, NetworkSpec::Mlp { hidden: vec![] }, Heads::Shared));
 }
 
+fn two_tower(user: &[usize], item: &[usize], item_dense: &[usize]) -> NetworkSpec {
+    let (user, item, item_dense) = (user.to_vec(), item.to_vec(), item_dense.to_vec());
+    NetworkSpec::TwoTower { item_features: vec!["mean".into()], item_dense, user, item, width: 3 }
+}
+
+#[test]
+fn two_towers() {
+    check(&model([3, 2], 4, 2, two_tower(&[5, 4], &[4], &[2]), Heads::Shared));
+    check(&model([3, 2], 2, 2, two_tower(&[5], &[], &[]), Heads::Separate));
+    check(&model([3, 2], 0, 1, two_tower(&[], &[], &[]), Heads::Shared));
+}
+
 #[test]
 fn logistic_regression_and_factorization_machine() {
     check(&model([1, 1], 3, 1, NetworkSpec::LogisticRegression, Heads::Shared));
@@ -279,6 +291,7 @@ fn students_of_a_teacher() {
     for method in [DistilMethod::OneHead, DistilMethod::Auxiliary, DistilMethod::Adapter] {
         check_student(&model([4, 3], 3, 2, dlrm.clone(), Heads::Shared), &student(method));
         check_student(&model([2, 3], 2, 2, dcn.clone(), Heads::Separate), &student(method));
+        check_student(&model([2, 3], 2, 2, two_tower(&[4], &[5], &[1]), Heads::Shared), &student(method));
     }
     let machine = NetworkSpec::FactorizationMachine;
     check_student(&model([4, 4], 3, 1, machine, Heads::Shared), &student(DistilMethod::OneHead));

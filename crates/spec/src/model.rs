@@ -141,6 +141,20 @@ choice! {
             /// Hidden widths.
             hidden: Vec<usize>,
         },
+        /// Two towers for retrieval: an MLP on the user's inputs, an MLP on the item's, and for each task the dot of a
+        /// vector of each. Nothing else of the two meets, so the vectors of all items can be computed beforehand.
+        TwoTower {
+            /// Features of the item's side, by name; all others are the user's.
+            item_features: Vec<String>,
+            /// Places of dense inputs of the item's side, from 0; all others are the user's.
+            item_dense: Vec<usize> = Vec::new(),
+            /// Hidden widths of the user's tower.
+            user: Vec<usize>,
+            /// Hidden widths of the item's tower.
+            item: Vec<usize>,
+            /// Floats of the vectors that meet.
+            width: usize = 16,
+        },
         /// Logistic regression: tables of dim 1, a weight per dense input, a bias.
         LogisticRegression,
         /// Factorization machine: of a row's `dim` floats the first is its linear weight, the others its factors;

@@ -59,6 +59,9 @@ name = "b"
 features = ["item"]
 "#;
 
+/// The model of the whole job, for jobs with another.
+const DLRM: &str = "kind = \"dlrm\"\nbottom = [16, 8]\ntop = [16]";
+
 #[test]
 fn towers() {
     let mut messages = String::new();
@@ -187,7 +190,7 @@ fn missing_keys_say_what_they_mean() {
         &cases,
         expect![[r#"
         missing key `learning_rate` in [run.sparse] at line 31, column 1: it says the peak learning rate
-        missing key `kind` in [run.model] at line 26, column 1: it says which: "dlrm", "dcn", "mlp", "logistic_regression" or "factorization_machine"
+        missing key `kind` in [run.model] at line 26, column 1: it says which: "dlrm", "dcn", "mlp", "two_tower", "logistic_regression" or "factorization_machine"
         missing key `name` in [[run.data.sparse]] number 2 at line 19, column 1: it says column name, and the feature's name
         missing key `train` in [process.data] at line 38, column 1: it says which files to train on, such as ["logs/*.gz"]
         missing key `label` in [run.data] at line 5, column 1: it says what is predicted; list at least one [[run.data.label]]
@@ -241,6 +244,14 @@ fn numbers_that_cannot_work() {
         ("dim = 8", "dim = 0"),
         ("bottom = [16, 8]", "bottom = [16, 0]"),
         ("bottom = [16, 8]", "bottom = []"),
+        (DLRM, "kind = \"two_tower\"\nitem_features = [\"itm\"]\nuser = [8]\nitem = []"),
+        (DLRM, "kind = \"two_tower\"\nitem_features = []\nuser = [8]\nitem = []"),
+        (
+            DLRM,
+            "kind = \"two_tower\"\nitem_features = [\"item\", \"user\"]\nitem_dense = [0]\nuser = []\nitem = []",
+        ),
+        (DLRM, "kind = \"two_tower\"\nitem_features = [\"item\"]\nitem_dense = [1]\nuser = []\nitem = []"),
+        (DLRM, "kind = \"two_tower\"\nitem_features = [\"item\"]\nuser = []\nitem = []\nwidth = 0"),
         ("learning_rate = 0.1", "learning_rate = 0"),
         ("momentum = 0.9", "momentum = 1.5"),
         ("min = 0, max = 10", "min = 20, max = 10"),
@@ -258,6 +269,11 @@ fn numbers_that_cannot_work() {
             `dim` in [run.tables] at line 24, column 7 is 0: it must be from 1 to 4096
             `bottom[1]` in [run.model] at line 28, column 15 is 0: it must be from 1 to 65536
             `bottom` in [run.model] at line 28, column 10 is []: the dense columns need at least one width; the last is the one in which vectors meet
+            `item_features[0]` in [run.model] at line 28, column 18 is "itm": there is no feature of this name; did you mean `item`?
+            `item_features` in [run.model] at line 28, column 17 is []: the item is left without inputs; name here the features of the item and no others
+            `item_features` in [run.model] at line 28, column 17 is ["item", "user"]: the user is left without inputs; name here the features of the item and no others
+            `item_dense[0]` in [run.model] at line 29, column 15 is 1: places are counted from 0, and the dense inputs are 1
+            `width` in [run.model] at line 31, column 9 is 0: it must be from 1 to 65536
             `learning_rate` in [run.sparse] at line 32, column 17 is 0: it must be above 0; 0.01 to 0.1 is a usual start
             `momentum` in [run.dense.optimizer] at line 35, column 40 is 1.5: it must be at least 0 and below 1
             `min` in `transforms[1]` of [[run.data.dense]] number 1 at line 13, column 47 is 20: it must not be above max, 10

@@ -105,7 +105,7 @@ fn case() -> impl Strategy<Value = Case> {
         (any::<u64>(), 1..70usize, 1..6usize),
         prop::collection::vec(table, 1..5),
         prop::collection::vec((0..5usize, 0..3u8), 1..6),
-        (0..8u8, any::<bool>(), 1..3usize),
+        (0..9u8, any::<bool>(), 1..3usize),
         (0..6u8, 0..4u8, any::<bool>(), any::<bool>()),
         (1..70usize, 0..16usize, any::<u64>(), 1..5usize, prop_oneof![Just(0), any::<u64>()]),
         distil(),
@@ -130,7 +130,7 @@ fn case() -> impl Strategy<Value = Case> {
                 towers,
                 chunks,
                 // Models without shared layers have no place for a head.
-                distil: if net.0 >= 6 && distil.extra_heads() > 0 {
+                distil: if matches!(net.0, 6 | 7) && distil.extra_heads() > 0 {
                     Distil { method: DistilMethod::OneHead, ..distil }
                 } else {
                     distil
@@ -153,6 +153,13 @@ fn network(case: &Case) -> NetworkSpec {
         3 => dcn(CrossRank::Low(3), DcnStructure::Stacked),
         4 => dcn(CrossRank::Low(2), DcnStructure::Parallel),
         5 => NetworkSpec::Mlp { hidden: vec![13, 6] },
+        8 => NetworkSpec::TwoTower {
+            item_features: vec!["f0".into()],
+            item_dense: vec![],
+            user: vec![9, 5],
+            item: vec![6],
+            width: 4,
+        },
         6 => NetworkSpec::LogisticRegression,
         _ => NetworkSpec::FactorizationMachine,
     }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The heads that learn from a teacher: from what it says, and from that as corrected by an adapter.
-const TEACHER_HEADS: [&str; 2] = ["auxiliary", "adapted"];
+pub(super) const TEACHER_HEADS: [&str; 2] = ["auxiliary", "adapted"];
 
 /// Whether a weight belongs to a head that learns from a teacher.
 pub(super) fn is_teachers(name: &str) -> bool {

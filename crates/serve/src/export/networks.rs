@@ -33,6 +33,22 @@ pub(super) fn logits(graph: &mut Graph, spec: &ModelSpec, inputs: &Inputs) -> St
             let x = side_by_side(graph, inputs.dense.clone(), &names(&above));
             heads(graph, spec, &x, None, hidden.len())
         }
+        NetworkSpec::TwoTower { item_features, item_dense, user, item, .. } => {
+            let inputs = [false, true].map(|of_item| {
+                let columns: Vec<i64> = (0..spec.dense_count)
+                    .filter(|place| item_dense.contains(place) == of_item)
+                    .map(|place| place as i64)
+                    .collect();
+                let dense = inputs.dense.as_ref().filter(|_| !columns.is_empty()).map(|dense| {
+                    let columns = graph.integers(&columns);
+                    graph.node("Gather", &[dense, &columns], &[("axis", 1)])
+                });
+                let mine = above.iter().filter(|vector| item_features.contains(&vector.name) == of_item);
+                let mine: Vec<String> = mine.map(|vector| vector.value.clone()).collect();
+                side_by_side(graph, dense, &mine)
+            });
+            two_towers(graph, spec, &inputs, [user.len(), item.len()])
+        }
         NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {
             factorization(graph, spec, inputs)
         }
@@ -142,6 +158,30 @@ fn heads(graph: &mut Graph, spec: &ModelSpec, x: &str, beside: Option<&str>, hid
             }
         };
         logits.push(linear(graph, &format!("{prefix}.{hidden}"), &last));
+    }
+    side_by_side(graph, None, &logits)
+}
+
+/// A vector of each tower for each task, and their dot.
+fn two_towers(graph: &mut Graph, spec: &ModelSpec, inputs: &[String; 2], hidden: [usize; 2]) -> String {
+    let sides = ["user", "item"];
+    let shared = match spec.heads {
+        Heads::Shared => Some([0, 1].map(|side| mlp(graph, sides[side], &inputs[side], hidden[side]))),
+        Heads::Separate => None,
+    };
+    let last_axis = graph.integers(&[1]);
+    let mut logits = Vec::new();
+    for task in &spec.tasks {
+        let vectors = [0, 1].map(|side| {
+            let own = || format!("{}.{}", sides[side], task.name);
+            let last = match &shared {
+                Some(shared) => shared[side].clone(),
+                None => mlp(graph, &own(), &inputs[side], hidden[side]),
+            };
+            linear(graph, &format!("{}.vector.{}", sides[side], task.name), &last)
+        });
+        let products = graph.node("Mul", &[&vectors[0], &vectors[1]], &[]);
+        logits.push(graph.node("ReduceSum", &[&products, &last_axis], &[("keepdims", 1)]));
     }
     side_by_side(graph, None, &logits)
 }

@@ -91,6 +91,8 @@ fn onnxruntime_scores_every_network_as_we_do() {
     let without_dense =
         |text: String| text.replace("dense_count = 4 ", "signal = { dense = 0.0 }\ndense_count = 0 ");
     let parallel = "kind = \"dcn\"\nbottom = [8]\ncross_rank = 4\nstructure = \"parallel\"\ndeep = [16]";
+    let towers = "kind = \"two_tower\"\nitem_features = [\"sparse_2\", \"sparse_3\"]\nitem_dense = [0, 2]\n\
+                  user = [16, 8]\nitem = [8]\nwidth = 4";
     let regression =
         |text: String| with_model(&text.replace("dim = 16", "dim = 1"), "kind = \"logistic_regression\"");
     let models = [
@@ -111,6 +113,13 @@ fn onnxruntime_scores_every_network_as_we_do() {
         ("multi_task", Trained::example("multi_task")),
         ("bf16 rows", Trained::example("low_precision")),
         ("mlp", first("kind = \"mlp\"\nhidden = [32, 16]")),
+        ("two towers", first(towers)),
+        (
+            "two towers, two tasks",
+            Trained::changed_example("multi_task", |text| {
+                with_model(&text, &format!("{towers}\nheads = \"separate\""))
+            }),
+        ),
         ("regression", Trained::changed_example("first", regression)),
         ("machine", first("kind = \"factorization_machine\"")),
         (

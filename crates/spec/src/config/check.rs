@@ -13,11 +13,12 @@ use std::fmt::Display;
 use super::{
     Job, Process, Run,
     error::Problem,
+    nearest::suggest,
     raw::{DataKind, RawJob, RawModel},
 };
 use crate::{
     Grains,
-    data::{DataSpec, SplitSpec},
+    data::{Columns, DataSpec, SplitSpec},
     model::{CrossRank, FeatureSpec, ModelSpec, NetworkSpec, TableId, TaskSpec},
     towers::Towers,
 };
@@ -50,7 +51,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         features: features.map(feature).collect(),
         tables: tables.tables,
         tasks: columns.tasks,
-        network: network(&run.model, columns.columns.dense.len(), columns.columns.sparse.len())?,
+        network: network(&run.model, &columns.columns)?,
         heads: run.model.heads,
         precision: run.precision,
         towers: Towers::default(),
@@ -95,7 +96,8 @@ fn grain_count(given: Option<usize>, batch_size: usize) -> Result<usize, Problem
     Err(Problem::value("run.grains", count, advice))
 }
 
-fn network(model: &RawModel, dense_count: usize, sparse_count: usize) -> Result<NetworkSpec, Problem> {
+fn network(model: &RawModel, columns: &Columns) -> Result<NetworkSpec, Problem> {
+    let (dense_count, sparse_count) = (columns.dense.len(), columns.sparse.len());
     let widths = |key: &str, widths: &[usize]| {
         widths.iter().enumerate().try_for_each(|(layer, &width)| {
             between(&format!("run.model.{key}[{layer}]"), width, 1, WIDTH_MAX)
@@ -129,9 +131,50 @@ fn network(model: &RawModel, dense_count: usize, sparse_count: usize) -> Result<
             }
         }
         NetworkSpec::Mlp { hidden } => widths("hidden", hidden)?,
+        NetworkSpec::TwoTower { user, item, width, .. } => {
+            widths("user", user)?;
+            widths("item", item)?;
+            between("run.model.width", *width, 1, WIDTH_MAX)?;
+            sides(&model.network, columns)?;
+        }
         NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {}
     }
     Ok(model.network.clone())
+}
+
+/// Which inputs are the item's: names and places that exist, each once, and something left for the user.
+fn sides(network: &NetworkSpec, columns: &Columns) -> Result<(), Problem> {
+    let NetworkSpec::TwoTower { item_features, item_dense, .. } = network else { return Ok(()) };
+    for (index, name) in item_features.iter().enumerate() {
+        let (path, shown) = (format!("run.model.item_features[{index}]"), format!("{name:?}"));
+        let known = columns.sparse.iter().map(|column| &*column.name);
+        if !known.clone().any(|known| known == name) {
+            let advice = format!("there is no feature of this name; {}", suggest(name, known));
+            return Err(Problem::value(&path, shown, advice));
+        }
+        if item_features[..index].contains(name) {
+            return Err(Problem::value(&path, shown, "it stands there already"));
+        }
+    }
+    let dense_count = columns.dense.len();
+    for (index, place) in item_dense.iter().enumerate() {
+        let path = format!("run.model.item_dense[{index}]");
+        if *place >= dense_count {
+            let advice = format!("places are counted from 0, and the dense inputs are {dense_count}");
+            return Err(Problem::value(&path, place, advice));
+        }
+        if item_dense[..index].contains(place) {
+            return Err(Problem::value(&path, place, "it stands there already"));
+        }
+    }
+    let (of_item, all) = (item_features.len() + item_dense.len(), dense_count + columns.sparse.len());
+    if of_item == 0 || of_item == all {
+        let who = if of_item == 0 { "the item" } else { "the user" };
+        let advice =
+            format!("{who} is left without inputs; name here the features of the item and no others");
+        return Err(Problem::value("run.model.item_features", format!("{item_features:?}"), advice));
+    }
+    Ok(())
 }
 
 fn check_process(process: &Process, grains: usize, kind: DataKind, split: &SplitSpec) -> Result<(), Problem> {

@@ -150,7 +150,9 @@ fn check_width(towers: &Towers, tower: &TowerSpec, path: &str, model: &ModelSpec
             Err(Problem::value(path, width, advice))
         }
         NetworkSpec::Dcn { .. } | NetworkSpec::Mlp { .. } => Ok(()),
-        NetworkSpec::LogisticRegression | NetworkSpec::FactorizationMachine => {
+        NetworkSpec::TwoTower { .. }
+        | NetworkSpec::LogisticRegression
+        | NetworkSpec::FactorizationMachine => {
             let advice =
                 "this model takes rows as they are; use \"identity\" towers, or \"dlrm\", \"dcn\" or \"mlp\"";
             Err(Problem::value(path, width, advice))
