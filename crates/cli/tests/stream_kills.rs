@@ -1,34 +1,58 @@
 //! Exactly once: stages of the loop that are killed again and again leave what undisturbed ones leave.
 //!
-//! Each of `augment`, `join` and `train --stream` is killed at moments drawn from a seed over the time that it takes here,
-//! until it ends by itself. `CAMPANILE_KILLS` says how many kills there are at least; without it, ten.
+//! Each of `augment`, `join` and `train --stream`, of a teacher and of a student that listens, is killed at moments drawn from
+//! a seed over the time that it takes here, until it ends by itself. On NATS JetStream the broker is killed too, and comes back.
+//! `CAMPANILE_KILLS` says how many kills there are at least on each backend; without it, ten and six. With
+//! `--nocapture` each test says how many it did.
 #![cfg(feature = "live")]
 
 use std::{
     path::Path,
     process::Child,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use campanile_stream::log::DirectoryLog;
+use campanile_stream::{
+    log::{Log, address},
+    records::{Example, Word},
+};
 
+#[path = "../../stream/tests/suite/broker.rs"]
+#[cfg(feature = "nats")]
+#[expect(dead_code, reason = "logs are opened by their address here")]
+mod broker;
 #[path = "suite/stream_fixture.rs"]
 mod stream_fixture;
 
 use stream_fixture::{TASKS, campanile, fill, job, records, succeed, weights};
 
 const SAMPLES: u64 = 128 * 60;
-const KILLS: usize = 10;
 
-/// One run of the whole loop in a directory, with its stages run by `stage`.
-fn whole(home: &Path, teacher: &Path, mut stage: impl FnMut(&[&str])) {
-    let student = job(home, "student", SAMPLES, "student").display().to_string();
+/// A student's part of its job.
+const LISTENS: &str = "[run.distil]\nmethod = \"auxiliary\"\n";
+
+fn kills_wanted(usual: usize) -> usize {
+    std::env::var("CAMPANILE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(usual)
+}
+
+fn open(log: &str) -> Arc<dyn Log> {
+    address::open(log, &address::Entry::default()).unwrap()
+}
+
+/// One run of the whole loop in a directory and a log, with its stages run by `stage`.
+fn whole(home: &Path, log: &str, teacher: &Path, mut stage: impl FnMut(&[&str])) {
+    let student = job(home, "student", SAMPLES, "student");
+    let text = std::fs::read_to_string(&student).unwrap();
+    std::fs::write(&student, text.replace("[process]", &format!("{LISTENS}[process]"))).unwrap();
+    let tutor = job(home, "tutor", SAMPLES, "teacher").display().to_string();
     let registry = teacher.join("registry").display().to_string();
-    let log = format!("dir:{}", home.join("log").display());
-    fill(&DirectoryLog::open(&home.join("log")).unwrap(), &home.join("student.toml"));
-    stage(&["augment", &log, "--teacher", &registry, "--model", "teacher", "--stop-at-end"]);
-    stage(&[&["join", &log, "--stop-at-end"], &TASKS[..]].concat());
-    stage(&["train", &student, "--stream", &log, "--stop-at-end"]);
+    fill(&*open(log), &student);
+    let student = student.display().to_string();
+    stage(&["augment", log, "--teacher", &registry, "--model", "teacher", "--stop-at-end"]);
+    stage(&[&["join", log, "--stop-at-end"], &TASKS[..]].concat());
+    stage(&["train", &tutor, "--stream", log, "--stop-at-end"]);
+    stage(&["train", &student, "--stream", log, "--stop-at-end"]);
 }
 
 fn teach(home: &Path) {
@@ -42,52 +66,121 @@ fn teach(home: &Path) {
     assert!(published.success());
 }
 
-#[test]
-fn kills_change_no_bit() {
-    let wanted = std::env::var("CAMPANILE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+/// Random moments, the same in every run.
+struct Chance(u64);
+
+impl Chance {
+    /// From 0 to 1.
+    fn share(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f64 / (1u64 << 24) as f64
+    }
+}
+
+/// Runs the loop undisturbed and then with kills until there were enough; `log` names a log of its own for each run, and
+/// `kill_broker` kills the broker, where there is one.
+fn kills_change_no_bit(
+    wanted: usize,
+    log: impl Fn(&Path) -> String,
+    mut kill_broker: Option<&mut dyn FnMut()>,
+) {
     let teacher = tempfile::tempdir().unwrap();
     teach(teacher.path());
     let undisturbed = tempfile::tempdir().unwrap();
     let mut times = Vec::new();
-    whole(undisturbed.path(), teacher.path(), |arguments| {
+    whole(undisturbed.path(), &log(undisturbed.path()), teacher.path(), |arguments| {
         let start = Instant::now();
         succeed(arguments);
         times.push(start.elapsed());
     });
-    let (mut kills, mut state) = (0, 0x9e37_79b9_7f4a_7c15u64);
-    while kills < wanted {
+    each_once(&*open(&log(undisturbed.path())));
+    let (mut kills, mut broker_kills, mut chance) = (0, 0, Chance(0x9e37_79b9_7f4a_7c15));
+    while kills + broker_kills < wanted {
         let disturbed = tempfile::tempdir().unwrap();
         let mut place = 0;
-        whole(disturbed.path(), teacher.path(), |arguments| {
-            // Up to five kills of a stage; then it may end.
-            for _ in 0..5 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let moment = times[place].mul_f64((state >> 40) as f64 / (1u64 << 24) as f64);
+        whole(disturbed.path(), &log(disturbed.path()), teacher.path(), |arguments| {
+            // Up to four kills of a stage, or of the broker under it; then it may end.
+            for _ in 0..4 {
+                let moment = times[place].mul_f64(chance.share());
+                let broker = kill_broker.as_mut().filter(|_| chance.share() < 0.25);
                 let mut child = campanile(arguments).spawn().unwrap();
                 if ends_within(&mut child, moment) {
                     break;
                 }
-                child.kill().unwrap();
-                child.wait().unwrap();
-                kills += 1;
+                match broker {
+                    Some(kill_broker) => {
+                        kill_broker();
+                        broker_kills += 1;
+                        ends_or_names_the_broker(child);
+                    }
+                    None => {
+                        child.kill().unwrap();
+                        child.wait().unwrap();
+                        kills += 1;
+                    }
+                }
             }
             succeed(arguments);
             place += 1;
         });
-        let log = |home: &Path| DirectoryLog::open(&home.join("log")).unwrap();
+        let told = format!("after {kills} kills of stages and {broker_kills} of the broker");
+        let (found, want) = (open(&log(disturbed.path())), open(&log(undisturbed.path())));
         for topic in ["words", "examples", "corrections"] {
-            let (found, want) =
-                (records(&log(disturbed.path()), topic), records(&log(undisturbed.path()), topic));
+            let (found, want) = (records(&*found, topic), records(&*want, topic));
             let differing = found.iter().zip(&want).position(|(found, want)| found != want);
-            assert_eq!((found.len(), differing), (want.len(), None), "{topic} after {kills} kills");
+            assert_eq!((found.len(), differing), (want.len(), None), "{topic} {told}");
         }
-        let (found, want) =
-            (weights(&disturbed.path().join("student")), weights(&undisturbed.path().join("student")));
-        for (name, bytes) in &want {
-            assert!(&found[name] == bytes, "{name} differs after {kills} kills");
+        for model in ["tutor", "student"] {
+            let (found, want) =
+                (weights(&disturbed.path().join(model)), weights(&undisturbed.path().join(model)));
+            assert_eq!(want["next"], SAMPLES.to_string().into_bytes(), "every example was trained on");
+            for (name, bytes) in &want {
+                assert!(&found[name] == bytes, "{name} of {model} differs {told}");
+            }
         }
     }
-    println!("{kills} kills changed no bit");
+    println!("{kills} kills of stages and {broker_kills} of the broker changed no bit");
+}
+
+/// Every impression has one example, and every example one word.
+fn each_once(log: &dyn Log) {
+    let examples = records(log, "examples");
+    let ids = |ids: Vec<u64>| {
+        (ids.len() as u64, ids.into_iter().collect::<std::collections::BTreeSet<_>>().len() as u64)
+    };
+    let examples: Vec<Example<'_>> =
+        examples.iter().map(|(_, payload)| Example::decode(payload).unwrap()).collect();
+    assert_eq!(ids(examples.iter().map(|example| example.id).collect()), (SAMPLES, SAMPLES));
+    assert!(examples.iter().all(|example| example.word.is_some_and(|word| word.version == 1)));
+    let words = records(log, "words");
+    let of_word = |(_, payload): &(u64, Vec<u8>)| Word::decode(payload).unwrap().id;
+    assert_eq!(ids(words.iter().map(of_word).collect()), (SAMPLES, SAMPLES));
+}
+
+#[test]
+fn kills_over_a_directory_change_no_bit() {
+    kills_change_no_bit(kills_wanted(10), |home| format!("dir:{}", home.join("log").display()), None);
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn kills_over_a_broker_and_of_it_change_no_bit() {
+    let Some(broker) = broker::Broker::start() else { return };
+    let url = broker.url();
+    let broker = std::cell::RefCell::new(broker);
+    // Runs share the server, each under a name of its own.
+    let log = |home: &Path| {
+        let name = home.file_name().unwrap().to_string_lossy().trim_start_matches('.').to_owned();
+        format!("{url}/{name}")
+    };
+    kills_change_no_bit(kills_wanted(6), log, Some(&mut || broker.borrow_mut().kill_and_restart()));
+}
+
+/// A stage whose broker was killed goes on when it is back; one that had not begun says who is missing.
+fn ends_or_names_the_broker(child: Child) {
+    let output = child.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() || words.contains("nats://"), "{words}");
 }
 
 /// Whether the child ended by itself, and well, within `time`.

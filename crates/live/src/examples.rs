@@ -235,7 +235,7 @@ impl ExampleSource {
             match self.log.read(EXAMPLES, 0, mark.next, limit, &mut records) {
                 Ok(()) => {}
                 // A broker that is away comes back; nothing is lost meanwhile.
-                Err(LogError::Remote { .. }) if self.waits(BROKER_PAUSE, nobody_waits) => continue,
+                Err(LogError::Remote { .. }) if self.waits_for_broker(nobody_waits) => continue,
                 Err(error) => return Err(TrainError::Stream(error.to_string())),
             }
             if records.is_empty() && !self.waits(PAUSE, nobody_waits) {
@@ -269,6 +269,11 @@ impl ExampleSource {
         }
         self.stop.wait(pause);
         true
+    }
+
+    /// Waits a moment for a broker: also in a run that ends where the log does, for that cannot be seen without it.
+    fn waits_for_broker(&self, nobody_waits: &AtomicBool) -> bool {
+        self.stop.wait(BROKER_PAUSE) < End::Now && !nobody_waits.load(Ordering::Relaxed)
     }
 
     fn take(&mut self, record: &Stored<'_>) -> Result<(), String> {

@@ -11,8 +11,10 @@
 //! ```
 
 pub mod address;
+mod checksum;
 mod cursors;
 pub mod directory;
+mod frame;
 #[cfg(feature = "nats")]
 pub mod jetstream;
 mod partition;
@@ -53,15 +55,24 @@ pub struct Records {
     /// Grows and never shrinks; `filled` of it was read.
     bytes: Vec<u8>,
     filled: usize,
+    /// The number of the first; the others follow without gaps.
+    first: Offset,
     entries: Vec<Entry>,
     payload_bytes: usize,
 }
 
-#[derive(Debug, Clone)]
+/// Where a record stands in the bytes of [`Records`].
+#[derive(Debug, Clone, Copy)]
 struct Entry {
-    offset: Offset,
     time_ms: u64,
-    payload: std::ops::Range<usize>,
+    start: usize,
+    length: u32,
+}
+
+impl Entry {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.start..self.start + self.length as usize
+    }
 }
 
 impl Records {
@@ -82,10 +93,10 @@ impl Records {
 
     /// All, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Stored<'_>> + DoubleEndedIterator {
-        self.entries.iter().map(|entry| Stored {
-            offset: entry.offset,
+        self.entries.iter().enumerate().map(|(place, entry)| Stored {
+            offset: self.first + place as u64,
             time_ms: entry.time_ms,
-            payload: &self.bytes[entry.payload.clone()],
+            payload: &self.bytes[entry.range()],
         })
     }
 
@@ -97,18 +108,23 @@ impl Records {
     /// Drops all but the first `count`.
     pub fn truncate(&mut self, count: usize) {
         self.entries.truncate(count);
-        self.payload_bytes = self.entries.iter().map(|entry| entry.payload.len()).sum();
+        self.payload_bytes = self.entries.iter().map(|entry| entry.length as usize).sum();
     }
 
-    /// Adds a record.
-    #[cfg(feature = "nats")]
-    fn push(&mut self, offset: Offset, time_ms: u64, payload: &[u8]) {
-        self.bytes.truncate(self.filled);
-        self.bytes.extend_from_slice(payload);
-        let start = self.filled;
-        self.filled = self.bytes.len();
-        self.payload_bytes += payload.len();
-        self.entries.push(Entry { offset, time_ms, payload: start..self.filled });
+    /// Adds the record that follows the last, or any as the first.
+    fn push(&mut self, record: Stored<'_>) {
+        if self.is_empty() {
+            self.first = record.offset;
+        }
+        assert_eq!(record.offset, self.first + self.len() as u64, "records have no gaps");
+        let (start, end) = (self.filled, self.filled + record.payload.len());
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[start..end].copy_from_slice(record.payload);
+        self.filled = end;
+        self.payload_bytes += record.payload.len();
+        self.entries.push(Entry { time_ms: record.time_ms, start, length: record.payload.len() as u32 });
     }
 
     /// Whether a read with this limit is to stop.
@@ -196,6 +212,18 @@ pub enum LogError {
         byte: u64,
         /// What is wrong.
         problem: String,
+    },
+    /// A file that another version of the program wrote.
+    #[error(
+        "{} is a segment of format `{found}`, and this program reads and writes `{wanted}`; let the program that wrote the log finish with it, and begin a new one", path.display()
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// How it begins.
+        found: String,
+        /// How it would have to.
+        wanted: &'static str,
     },
     /// There is no such topic.
     #[error("there is no topic `{topic}` in {}; it has {known}", path.display())]
@@ -346,6 +374,13 @@ pub trait Log: Send + std::marker::Sync {
     /// # Errors
     /// When the disk fails.
     fn sync(&self) -> Result<(), LogError>;
+
+    /// Removes records before `before`, as far as they can go without the others: for a topic whose one reader needs them no
+    /// more. The last record is never renumbered. Returns the oldest record that is left.
+    ///
+    /// # Errors
+    /// When they cannot be removed.
+    fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError>;
 
     /// Removes what the topics' options no longer keep, as of `now_ms`; returns how many records went.
     ///

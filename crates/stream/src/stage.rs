@@ -6,7 +6,8 @@
 //! ```text
 //!   <name>.journal   record n: what turn n reads, how many records of each input, and the stage's note on the turn,
 //!                    written before the turn runs
-//!   <name>.state     now and then: the stage's state after a turn, its cursors, and how much it had written
+//!   <name>.state     now and then: the stage's state after a turn, its cursors, and how much it had written; what was
+//!                    saved before, and turns of the journal before it, are then removed
 //!   cursors          of the group <name>, for others to see how far it is
 //! ```
 //!
@@ -16,11 +17,16 @@
 //!
 //! Invariant: nobody else writes to a stage's output topics, for their length says what was written.
 
+mod saved;
+
 use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::log::{Limit, Log, LogError, Offset, Record, Records, TopicOptions};
+
+/// Segments of a stage's own topics.
+const OWN_SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A record that a stage is given.
 #[derive(Debug, Clone, Copy)]
@@ -183,11 +189,9 @@ impl<S: Stage> Runner<S> {
     /// When the log fails, or what was saved does not fit.
     pub fn open(log: Arc<dyn Log>, wiring: Wiring, stage: S) -> Result<Runner<S>, StageError> {
         for own in ["journal", "state"] {
-            let keep_bytes = if own == "state" { 256 << 20 } else { 0 };
-            log.create(
-                &format!("{}.{own}", wiring.name),
-                TopicOptions { keep_bytes, ..TopicOptions::default() },
-            )?;
+            // Small segments, for whole ones are what trimming removes.
+            let options = TopicOptions { segment_bytes: OWN_SEGMENT_BYTES, ..TopicOptions::default() };
+            log.create(&format!("{}.{own}", wiring.name), options)?;
         }
         let (inputs, outputs) = (wiring.inputs.len(), wiring.outputs.len());
         let mut runner = Runner {
@@ -331,21 +335,20 @@ impl<S: Stage> Runner<S> {
         let numbers = std::iter::once(&self.turns).chain(&self.cursors).chain(&self.written);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         self.stage.save(&mut bytes);
-        self.log.append(
-            &format!("{}.state", self.wiring.name),
-            0,
-            &[Record { time_ms: 0, payload: &bytes }],
-        )?;
+        saved::write(&*self.log, &format!("{}.state", self.wiring.name), &bytes)?;
+        // Turns before a saved state are never run again.
+        self.log.trim(&format!("{}.journal", self.wiring.name), 0, self.turns)?;
         Ok(())
     }
 
     fn restore(&mut self) -> Result<(), StageError> {
-        let mut saved = Records::default();
-        self.log.last(&format!("{}.state", self.wiring.name), 0, &mut saved)?;
-        let Some(saved) = saved.last() else { return Ok(()) };
+        let saved = saved::read(&*self.log, &format!("{}.state", self.wiring.name))?;
+        let saved =
+            saved.map_err(|problem| StageError::State { stage: self.wiring.name.clone(), problem })?;
+        let Some(saved) = saved else { return Ok(()) };
         let count = 1 + self.cursors.len() + self.written.len();
-        self.check(saved.payload.len() >= count * 8, "it is cut short")?;
-        let (head, state) = saved.payload.split_at(count * 8);
+        self.check(saved.len() >= count * 8, "it is cut short")?;
+        let (head, state) = saved.split_at(count * 8);
         let head = numbers(head);
         let inputs = self.cursors.len();
         self.turns = head[0];

@@ -151,7 +151,7 @@ impl Log for DirectoryLog {
         let place = found.partition(topic, partition)?;
         lock(&place.reader).read(&place.directory, from, limit, out)?;
         if out.is_empty() {
-            let start = lock(&place.end).range(&place.directory)?.start;
+            let start = partition::start(&place.directory)?;
             if from < start {
                 let topic = topic.to_owned();
                 return Err(LogError::Gone { topic, partition, offset: from, start });
@@ -190,6 +190,16 @@ impl Log for DirectoryLog {
             }
         }
         Ok(())
+    }
+
+    fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
+        let found = self.topic(topic)?;
+        let place = found.partition(topic, partition)?;
+        let gone = partition::trim(&place.directory, before)?;
+        let mut reader = lock(&place.reader);
+        gone.iter().for_each(|path| reader.forget(path));
+        drop(reader);
+        partition::start(&place.directory)
     }
 
     fn retain(&self, now_ms: u64) -> Result<u64, LogError> {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use async_nats::{
-    ConnectOptions,
+    ConnectOptions, Event,
     jetstream::{
         self,
         consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull},
@@ -27,9 +27,11 @@ use async_nats::{
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::Notify};
 
-use super::{Limit, Log, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, TopicOptions, check_name};
+use super::{
+    Limit, Log, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Stored, TopicOptions, check_name,
+};
 
 /// The most messages that wait for their acknowledgement at once.
 const WINDOW: usize = 1000;
@@ -62,6 +64,8 @@ pub struct JetStreamLog {
     context: jetstream::Context,
     /// The last message of a subject is a group's cursor.
     cursors: stream::Stream,
+    /// Told when the connection is lost.
+    lost: Arc<Notify>,
     topics: Mutex<BTreeMap<String, Arc<Topic>>>,
 }
 
@@ -92,8 +96,16 @@ impl JetStreamLog {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| failed("start")(&error))?;
+        let lost = Arc::new(Notify::new());
         let (context, cursors) = runtime.block_on(async {
-            let mut options = ConnectOptions::new().request_timeout(Some(PATIENCE));
+            let told = Arc::clone(&lost);
+            let mut options =
+                ConnectOptions::new().request_timeout(Some(PATIENCE)).event_callback(move |event| {
+                    if matches!(event, Event::Disconnected) {
+                        told.notify_waiters();
+                    }
+                    std::future::ready(())
+                });
             if let Some((user, password)) = &server.user {
                 options = options.user_and_password(user.clone(), password.clone());
             }
@@ -122,7 +134,7 @@ impl JetStreamLog {
             let cursors = cursors.map_err(|error| failed("make a stream on")(&error))?;
             Ok::<_, LogError>((context, cursors))
         })?;
-        Ok(JetStreamLog { server, runtime, context, cursors, topics: Mutex::new(BTreeMap::new()) })
+        Ok(JetStreamLog { server, runtime, context, cursors, lost, topics: Mutex::new(BTreeMap::new()) })
     }
 
     fn stream_name(&self, topic: &str, partition: u32) -> String {
@@ -135,6 +147,21 @@ impl JetStreamLog {
 
     fn error(&self, action: &'static str) -> impl Fn(&dyn std::fmt::Display) -> LogError + '_ {
         move |error| remote(&self.server.url, action, error)
+    }
+
+    /// Does something with the server, and gives up as soon as the connection is lost: an answer that was on its way then never
+    /// comes, and waiting for it would take all patience.
+    fn unless_lost<T>(
+        &self,
+        action: &'static str,
+        work: impl Future<Output = Result<T, LogError>>,
+    ) -> Result<T, LogError> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                done = work => done,
+                () = self.lost.notified() => Err(self.error(action)(&"the connection was lost")),
+            }
+        })
     }
 
     /// What the server has of a topic's partition, if it has it.
@@ -244,7 +271,7 @@ impl Log for JetStreamLog {
         let found = self.topic(topic)?;
         let partition = found.partition(topic, partition)?;
         let mut next = lock(&partition.next);
-        self.runtime.block_on(async {
+        self.unless_lost("write to", async {
             let first = match *next {
                 Some(first) => first,
                 None => self.range_of(partition).await?.end,
@@ -285,7 +312,7 @@ impl Log for JetStreamLog {
         let found = self.topic(topic)?;
         let place = found.partition(topic, partition)?;
         let mut consumer = lock(&place.consumer);
-        self.runtime.block_on(async {
+        self.unless_lost("read from", async {
             let range = self.range_of(place).await?;
             if from < range.start {
                 let topic = topic.to_owned();
@@ -315,7 +342,7 @@ impl Log for JetStreamLog {
                             place.subject
                         ))
                     })?;
-                    out.push(sequence - 1, u64::from_le_bytes(*time), payload);
+                    out.push(Stored { offset: sequence - 1, time_ms: u64::from_le_bytes(*time), payload });
                 }
                 let taken = out.last().map_or(at, |record| record.offset + 1);
                 // What was fetched above the limit is fetched again by another consumer.
@@ -331,14 +358,14 @@ impl Log for JetStreamLog {
 
     fn range(&self, topic: &str, partition: u32) -> Result<Range<Offset>, LogError> {
         let found = self.topic(topic)?;
-        self.runtime.block_on(self.range_of(found.partition(topic, partition)?))
+        self.unless_lost("ask about a stream on", self.range_of(found.partition(topic, partition)?))
     }
 
     fn commit(&self, group: &str, topic: &str, partition: u32, next: Offset) -> Result<(), LogError> {
         let subject = self.cursor(group, topic, partition)?;
         self.topic(topic)?.partition(topic, partition)?;
         let value = Bytes::copy_from_slice(&next.to_le_bytes());
-        self.runtime.block_on(async {
+        self.unless_lost("commit to", async {
             let sent = self.context.publish(subject, value).await;
             let ack = sent.map_err(|error| self.error("commit to")(&error))?;
             ack.await.map(drop).map_err(|error| self.error("commit to")(&error))
@@ -363,6 +390,21 @@ impl Log for JetStreamLog {
         Ok(())
     }
 
+    fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
+        let found = self.topic(topic)?;
+        let place = found.partition(topic, partition)?;
+        self.unless_lost("remove old records from", async {
+            let range = self.range_of(place).await?;
+            let before = before.min(range.end);
+            if before > range.start {
+                // Removes what is below the sequence number, which is one above the offset.
+                let purged = place.stream.purge().sequence(before + 1).await;
+                purged.map_err(|error| self.error("remove old records from")(&error))?;
+            }
+            Ok(before.max(range.start))
+        })
+    }
+
     fn retain(&self, now_ms: u64) -> Result<u64, LogError> {
         let mut gone = 0;
         for name in self.known()? {
@@ -370,7 +412,7 @@ impl Log for JetStreamLog {
             if topic.options.keep_ms == 0 {
                 continue; // The server itself keeps to the limit of bytes.
             }
-            for (number, partition) in (0..).zip(&topic.partitions) {
+            for number in 0..topic.options.partitions {
                 let range = self.range(&name, number)?;
                 let mut start = range.start;
                 let mut records = Records::default();
@@ -392,13 +434,7 @@ impl Log for JetStreamLog {
                         start = record.offset + 1;
                     }
                 }
-                if start > range.start {
-                    // Removes what is below the sequence number, which is one above the offset.
-                    let purge = partition.stream.purge().sequence(start + 1);
-                    let purged = self.runtime.block_on(std::future::IntoFuture::into_future(purge));
-                    purged.map_err(|error| self.error("remove old records from")(&error))?;
-                    gone += start - range.start;
-                }
+                gone += self.trim(&name, number, start)? - range.start;
             }
         }
         Ok(gone)

@@ -1,6 +1,6 @@
 //! One partition: segments in a directory, one writer, any number of readers, also in other processes.
 //!
-//! A reader needs no lock: bytes of a segment never change once written, and a record at the very end that does not
+//! A reader needs no lock: bytes of a segment never change once written, and a frame at the very end that does not
 //! fit yet is simply not there yet. The writer holds a lock file, and cuts off such a rest when it opens the partition
 //! after a crash. The lock file also notes how far the last segment is on disk for certain: after a power cut, what
 //! does not fit behind that place is cut off too, and what does not fit before it is damage, which nobody cuts off.
@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    Limit, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Sync, TopicOptions,
+    Limit, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Sync, TopicOptions, frame,
     segment::{self, HEAD_BYTES, Stop, Walk},
 };
 
@@ -41,7 +41,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Takes the partition, and cuts off a last record that a crash left unfinished.
+    /// Takes the partition, and cuts off a last frame that a crash left unfinished.
     pub fn open(directory: &Path, options: TopicOptions) -> Result<Writer, LogError> {
         let lock_path = directory.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
@@ -79,7 +79,7 @@ impl Writer {
             self.roll()?;
         }
         self.encoded.clear();
-        records.iter().for_each(|record| segment::encode(record, &mut self.encoded));
+        frame::encode(records, &mut self.encoded);
         if let Err(source) = self.file.write_all(&self.encoded) {
             // What was written of it must not stand before the next record.
             let _ = self.file.set_len(self.bytes);
@@ -195,7 +195,7 @@ impl Reader {
         }
         let mut walk = Walk::open(path)?;
         if let Some((&marked, &byte)) = self.marks.get(path).and_then(|m| m.range(..=offset).next_back()) {
-            walk.jump(marked, byte);
+            walk.jump((marked, byte));
         }
         while walk.offset() < offset {
             self.passed.clear();
@@ -223,8 +223,9 @@ fn mark(marks: &mut BTreeMap<PathBuf, BTreeMap<Offset, u64>>, path: &Path, walk:
         marks.insert(path.to_owned(), BTreeMap::new());
     }
     let Some(marks) = marks.get_mut(path) else { return };
-    if marks.last_key_value().is_none_or(|(_, byte)| walk.byte() >= byte + MARK_BYTES) {
-        marks.insert(walk.offset(), walk.byte());
+    let (offset, byte) = walk.place();
+    if marks.last_key_value().is_none_or(|(_, last)| byte >= last + MARK_BYTES) {
+        marks.insert(offset, byte);
     }
 }
 
@@ -253,6 +254,11 @@ impl End {
             }
         }
     }
+}
+
+/// The oldest record that is kept, by the names of the files.
+pub(super) fn start(directory: &Path) -> Result<Offset, LogError> {
+    Ok(segments(directory)?.first().map_or(0, |path| segment::first_of(path)))
 }
 
 /// Removes the oldest segments that `options` no longer keep; returns how many records went, and their files. The
@@ -284,6 +290,17 @@ pub(super) fn retain(
     Ok((records, gone))
 }
 
+/// Removes the segments all of whose records are before `before`, and says which. The last segment always stays.
+pub(super) fn trim(directory: &Path, before: Offset) -> Result<Vec<PathBuf>, LogError> {
+    let segments = segments(directory)?;
+    let mut gone = Vec::new();
+    for pair in segments.windows(2).take_while(|pair| segment::first_of(&pair[1]) <= before) {
+        fs::remove_file(&pair[0]).map_err(io_error(&pair[0], "remove"))?;
+        gone.push(pair[0].clone());
+    }
+    Ok(gone)
+}
+
 fn newest_ms(path: &Path) -> Result<Option<u64>, LogError> {
     let mut newest = None;
     pass_all(path, &mut |records| newest = newest.max(records.iter().map(|record| record.time_ms).max()))?;
@@ -294,14 +311,15 @@ fn newest_ms(path: &Path) -> Result<Option<u64>, LogError> {
 /// damage.
 fn end_of(path: &Path, synced: u64) -> Result<(Offset, u64), LogError> {
     let walk = pass_all(path, &mut |_| {})?;
-    if walk.byte() < synced {
+    let (next, byte) = walk.place();
+    if byte < synced {
         return Err(damaged(
             path,
             &walk,
             &format!("it was on disk up to byte {synced}, and does not fit now"),
         ));
     }
-    Ok((walk.offset(), walk.byte()))
+    Ok((next, byte))
 }
 
 /// Goes through a segment up to what is not there, or does not fit.
@@ -319,7 +337,7 @@ fn pass_all(path: &Path, each: &mut dyn FnMut(&Records)) -> Result<Walk, LogErro
 }
 
 fn damaged(path: &Path, walk: &Walk, problem: &str) -> LogError {
-    LogError::Damaged { path: path.to_owned(), byte: walk.byte(), problem: problem.to_owned() }
+    LogError::Damaged { path: path.to_owned(), byte: walk.place().1, problem: problem.to_owned() }
 }
 
 impl Drop for Writer {

@@ -1,13 +1,13 @@
-//! A segment: a file of records, appended to and never changed.
+//! A segment: a file of frames, appended to and never changed.
 //!
 //! ```text
-//!   head     "CAMPLOG1" | first offset u64                                          16 bytes
-//!   record   payload bytes u32 | crc32c u32 | time u64 | payload                    16 bytes and the payload
+//!   head     "CAMPLOG2" | first offset u64        16 bytes
+//!   frames   records that were appended together, under one checksum: see `frame`
 //! ```
 //!
-//! Numbers are little-endian; the checksum covers length, time and payload. Offsets are counted, not stored. The last
-//! record of the last segment may be unfinished, because it is being written or a crash cut it short: it was never
-//! acknowledged, and the next writer removes it. A record that does not fit and has bytes behind it is damage.
+//! Offsets are counted, not stored. The last frame of the last segment may be unfinished, because it is being written or a
+//! crash cut it short: it was never acknowledged, and the next writer removes it. A frame that does not fit and has bytes
+//! behind it is damage.
 
 use std::{
     fs::File,
@@ -16,11 +16,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Entry, Limit, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records};
+use super::{
+    Limit, LogError, Offset, Records,
+    frame::{self, Parsed},
+};
 
-const MAGIC: &[u8; 8] = b"CAMPLOG1";
+const FORMAT: &str = "CAMPLOG2";
+/// How every format of a segment begins.
+const FAMILY: &[u8] = b"CAMPLOG";
 pub(super) const HEAD_BYTES: u64 = 16;
-const RECORD_HEAD: usize = 16;
 
 /// Bytes read at once: few calls, and what was read is still in the cache when it is checked.
 const WINDOW_BYTES: usize = 512 << 10;
@@ -33,33 +37,23 @@ pub(super) fn file_name(first: Offset) -> String {
 /// The head of a new segment.
 pub(super) fn head(first: Offset) -> [u8; HEAD_BYTES as usize] {
     let mut head = [0; HEAD_BYTES as usize];
-    head[..8].copy_from_slice(MAGIC);
+    head[..8].copy_from_slice(FORMAT.as_bytes());
     head[8..].copy_from_slice(&first.to_le_bytes());
     head
-}
-
-/// Adds a record to bytes that will be written at once.
-pub(super) fn encode(record: &Record<'_>, out: &mut Vec<u8>) {
-    let length = (record.payload.len() as u32).to_le_bytes();
-    let time = record.time_ms.to_le_bytes();
-    out.extend_from_slice(&length);
-    out.extend_from_slice(&checksum(length, time, record.payload).to_le_bytes());
-    out.extend_from_slice(&time);
-    out.extend_from_slice(record.payload);
-}
-
-fn checksum(length: [u8; 4], time: [u8; 8], payload: &[u8]) -> u32 {
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&length), &time);
-    crc32c::crc32c_append(crc, payload)
 }
 
 /// A walk through a segment's records.
 pub(super) struct Walk {
     path: PathBuf,
     file: File,
-    /// Where the next record starts.
+    /// Where the next frame starts.
     byte: u64,
+    /// The number of its first record.
     offset: Offset,
+    /// Records before that, of a frame that was taken in part: they are checked, and need not be read again.
+    rest: Records,
+    /// How many of those were taken since.
+    rest_taken: usize,
 }
 
 impl Walk {
@@ -73,59 +67,98 @@ impl Walk {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => head = self::head(first_of(path)),
             other => other.map_err(failed)?,
         }
-        let (magic, first) = head.split_at(8);
-        if magic != MAGIC || first != first_of(path).to_le_bytes() {
+        let (format, first) = head.split_at(8);
+        if format.starts_with(FAMILY) && format != FORMAT.as_bytes() {
+            let found = String::from_utf8_lossy(format).into_owned();
+            return Err(LogError::OtherFormat { path: path.to_owned(), found, wanted: FORMAT });
+        }
+        if format != FORMAT.as_bytes() || first != first_of(path).to_le_bytes() {
             let problem = "it does not begin as a segment of its name".to_owned();
             return Err(LogError::Damaged { path: path.to_owned(), byte: 0, problem });
         }
-        Ok(Walk { path: path.to_owned(), file, byte: HEAD_BYTES, offset: first_of(path) })
+        let (rest, rest_taken) = (Records::default(), 0);
+        Ok(Walk { path: path.to_owned(), file, byte: HEAD_BYTES, offset: first_of(path), rest, rest_taken })
     }
 
-    /// Goes on at a record whose place is known.
-    pub fn jump(&mut self, offset: Offset, byte: u64) {
-        (self.offset, self.byte) = (offset, byte);
+    /// Goes on at a frame whose place is known.
+    pub fn jump(&mut self, (offset, byte): (Offset, u64)) {
+        (self.offset, self.byte, self.rest_taken) = (offset, byte, self.rest.len());
     }
 
     /// The number of the next record.
     pub fn offset(&self) -> Offset {
-        self.offset
+        self.offset - (self.rest.len() - self.rest_taken) as u64
     }
 
-    /// Where the next record starts.
-    pub fn byte(&self) -> u64 {
-        self.byte
+    /// Where the next frame starts, and the number of its first record.
+    pub fn place(&self) -> (Offset, u64) {
+        (self.offset, self.byte)
     }
 
     /// Takes records until a limit is reached or nothing more is there. Payloads are read straight to where the
     /// caller gets them.
     pub fn take(&mut self, limit: Limit, out: &mut Records) -> Result<Stop, LogError> {
-        let (first, first_byte) = (out.filled, self.byte);
+        self.take_rest(limit, out);
+        // Where the next frame stands in `out`.
+        let mut at = out.filled;
         loop {
             if out.is_full(limit) {
                 return Ok(Stop::Limit);
             }
-            // Where the next record stands in `out`, of which bytes up to `there` have been read.
-            let at = first + (self.byte - first_byte) as usize;
-            let there = out.filled;
-            let needed = match parse(&out.bytes[at..there]) {
-                Parsed::Record { time_ms, bytes } => {
-                    let payload = at + RECORD_HEAD..at + RECORD_HEAD + bytes;
-                    out.payload_bytes += bytes;
-                    out.entries.push(Entry { offset: self.offset, time_ms, payload });
-                    self.byte += (RECORD_HEAD + bytes) as u64;
-                    self.offset += 1;
+            let needed = match frame::parse(&out.bytes[at..out.filled]) {
+                Parsed::Frame(frame) => {
+                    let (bytes, count) = (frame.bytes(), frame.len());
+                    let payload_bytes = out.payload_bytes + frame.payload_bytes();
+                    let entries = frame.entries(at);
+                    if out.entries.is_empty() {
+                        out.first = self.offset;
+                    }
+                    let before = (out.entries.len(), out.payload_bytes);
+                    out.entries.extend(entries);
+                    out.payload_bytes = payload_bytes;
+                    self.byte += bytes as u64;
+                    self.offset += count as u64;
+                    at += bytes;
+                    if out.entries.len() > limit.records.max(1) || payload_bytes > limit.bytes {
+                        self.keep_rest(before, limit, out);
+                    }
                     continue;
                 }
-                Parsed::Short(needed) => needed - (there - at),
+                Parsed::Short(needed) => needed - (out.filled - at),
                 Parsed::Wrong(problem, bytes) => return self.wrong(problem, bytes),
             };
             let wanted =
                 limit.bytes.saturating_sub(out.payload_bytes).clamp(needed, WINDOW_BYTES.max(needed));
-            let byte = first_byte + (there - first) as u64;
+            let byte = self.byte + (out.filled - at) as u64;
             if self.read_more(byte, wanted, out)? < needed {
                 return Ok(Stop::End);
             }
         }
+    }
+
+    /// Takes what is left of a frame that was read before.
+    fn take_rest(&mut self, limit: Limit, out: &mut Records) {
+        for record in self.rest.iter().skip(self.rest_taken) {
+            if out.is_full(limit) {
+                return;
+            }
+            out.push(record);
+            self.rest_taken += 1;
+        }
+    }
+
+    /// Puts aside those records that are above the limit; `before` are the records and bytes that are surely below.
+    fn keep_rest(&mut self, before: (usize, usize), limit: Limit, out: &mut Records) {
+        let (mut count, mut payload_bytes) = before;
+        while count == 0 || count < limit.records && payload_bytes < limit.bytes && count < out.len() {
+            payload_bytes += out.entries[count].length as usize;
+            count += 1;
+        }
+        self.rest.clear();
+        self.rest_taken = 0;
+        out.iter().skip(count).for_each(|record| self.rest.push(record));
+        out.entries.truncate(count);
+        out.payload_bytes = payload_bytes;
     }
 
     /// Reads up to `count` bytes of the file behind what `out` has, and says how many there were.
@@ -146,9 +179,9 @@ impl Walk {
         Ok(out.filled - start)
     }
 
-    /// A record that does not fit: unfinished if the file ends with it, damaged otherwise.
-    fn wrong(&self, problem: &'static str, record_bytes: usize) -> Result<Stop, LogError> {
-        let end = self.byte + record_bytes as u64;
+    /// A frame that does not fit: unfinished if the file ends with it, damaged otherwise.
+    fn wrong(&self, problem: &'static str, frame_bytes: usize) -> Result<Stop, LogError> {
+        let end = self.byte + frame_bytes as u64;
         let failed = |source| LogError::Io { path: self.path.clone(), action: "look at", source };
         let unfinished = self.file.metadata().map_err(failed)?.len() <= end;
         Ok(if unfinished { Stop::End } else { Stop::Damaged(problem) })
@@ -159,39 +192,10 @@ impl Walk {
 pub(super) enum Stop {
     /// It took as many as it may.
     Limit,
-    /// Nothing more is there, or only the beginning of a record.
+    /// Nothing more is there, or only the beginning of a frame.
     End,
-    /// Bytes that are no record.
+    /// Bytes that are no frame.
     Damaged(&'static str),
-}
-
-enum Parsed {
-    Record {
-        time_ms: u64,
-        bytes: usize,
-    },
-    /// So many bytes are needed to say more.
-    Short(usize),
-    /// What is wrong, and the bytes that the record claims.
-    Wrong(&'static str, usize),
-}
-
-fn parse(bytes: &[u8]) -> Parsed {
-    let Some(head) = bytes.first_chunk::<RECORD_HEAD>() else { return Parsed::Short(RECORD_HEAD) };
-    let word = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]];
-    let (length, crc) = (word(0), u32::from_le_bytes(word(4)));
-    let time: [u8; 8] = std::array::from_fn(|at| head[8 + at]);
-    let count = u32::from_le_bytes(length) as usize;
-    if count > PAYLOAD_BYTES_MAX {
-        return Parsed::Wrong("a record's length is above the limit", 0);
-    }
-    let Some(payload) = bytes.get(RECORD_HEAD..RECORD_HEAD + count) else {
-        return Parsed::Short(RECORD_HEAD + count);
-    };
-    if checksum(length, time, payload) != crc {
-        return Parsed::Wrong("a record's checksum does not fit", RECORD_HEAD + count);
-    }
-    Parsed::Record { time_ms: u64::from_le_bytes(time), bytes: count }
 }
 
 /// The first offset of a segment, which is its name.

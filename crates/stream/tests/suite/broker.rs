@@ -37,10 +37,14 @@ impl Broker {
         self.child = spawn(self.port, self.home.path()).expect("it was there before");
     }
 
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
     /// Opens the log on it, anew each time.
     pub fn open(&self) -> impl Fn() -> Box<dyn Log> + use<> {
-        let url = format!("nats://127.0.0.1:{}", self.port);
-        let server = Server { url, prefix: "camp".to_owned(), ..Server::default() };
+        let server = Server { url: self.url(), prefix: "camp".to_owned(), ..Server::default() };
         move || Box::new(JetStreamLog::open(server.clone()).unwrap())
     }
 }

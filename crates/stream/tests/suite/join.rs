@@ -266,6 +266,10 @@ impl Log for Mortal {
     fn sync(&self) -> Result<(), LogError> {
         self.log.sync()
     }
+    fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
+        self.live()?;
+        self.log.trim(topic, partition, before)
+    }
     fn retain(&self, now_ms: u64) -> Result<u64, LogError> {
         self.log.retain(now_ms)
     }
@@ -322,4 +326,9 @@ fn a_server_that_dies_changes_nothing() {
     assert!(kills >= 3, "{kills} kills");
     let log = open();
     assert_eq!((all(&*log, "examples"), all(&*log, "corrections")), want);
+    // What no restart needs is gone: one state, and the turns since.
+    let journal = log.range("joiner.journal", 0).unwrap();
+    assert!(journal.end > 20 && journal.end - journal.start < 3, "{journal:?}");
+    let state = log.range("joiner.state", 0).unwrap();
+    assert!(state.end > 5 && state.end - state.start == 1, "{state:?}");
 }

@@ -108,6 +108,21 @@ fn retention(open: &dyn Fn() -> Box<dyn Log>) {
     assert!(matches!(error, LogError::Gone { offset: 0, .. }), "{error}");
     assert_eq!(append(&*log, "by_time", 0, &["next"], 10_000), 100);
     assert_eq!(log.retain(10_000).unwrap(), 0);
+
+    // What its one reader needs no more goes too, and what it needs stays.
+    log.create("trimmed", small(1)).unwrap();
+    for n in 0..50 {
+        append(&*log, "trimmed", 0, &["twenty bytes of words"], n);
+    }
+    assert_eq!(log.trim("trimmed", 0, 0).unwrap(), 0);
+    let start = log.trim("trimmed", 0, 30).unwrap();
+    assert!(start > 15 && start <= 30, "{start}");
+    assert_eq!(log.range("trimmed", 0).unwrap(), start..50);
+    assert_eq!(read(&*log, "trimmed", 0, 30, ALL).len(), 20);
+    assert!(log.trim("trimmed", 0, 50).unwrap() > 40);
+    assert_eq!(append(&*log, "trimmed", 0, &["next"], 50), 50);
+    assert_eq!(read(&*log, "trimmed", 0, 50, ALL), ["next"]);
+    assert_eq!(open().range("trimmed", 0).unwrap().end, 51);
 }
 
 fn directory(home: &Path) -> impl Fn() -> Box<dyn Log> {
@@ -200,6 +215,56 @@ fn a_flipped_bit_is_named_and_nothing_behind_it_is_read_or_lost() {
     let error = log.append("t", 0, &[Record { time_ms: 0, payload: b"new" }]).unwrap_err();
     assert!(matches!(error, LogError::Damaged { .. }), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing was cut off");
+}
+
+/// Records of one append are read in any parts, from any place, by readers that go on and by fresh ones.
+#[test]
+fn a_frame_is_read_in_any_parts() {
+    let home = tempfile::tempdir().unwrap();
+    let open = directory(home.path());
+    let log = open();
+    log.create("t", TopicOptions { segment_bytes: 100_000, sync: Sync::Never, ..TopicOptions::default() })
+        .unwrap();
+    let payloads: Vec<String> =
+        (0..2000).map(|n: usize| format!("{n} {}", "x".repeat(n * 7 % 301))).collect();
+    for part in payloads.chunks(700) {
+        append(&*log, "t", 0, &part.iter().map(String::as_str).collect::<Vec<_>>(), 5);
+    }
+    for (records, bytes) in
+        [(1, usize::MAX), (7, 1000), (333, usize::MAX), (usize::MAX, 5000), (2000, 70_000)]
+    {
+        let mut found: Vec<String> = Vec::new();
+        while found.len() < payloads.len() {
+            let part = read(&*log, "t", 0, found.len() as u64, Limit { records, bytes });
+            assert!(!part.is_empty() && part.len() <= records);
+            let before_last: usize = part[..part.len() - 1].iter().map(String::len).sum();
+            assert!(before_last < bytes, "it stops when it has enough");
+            found.extend(part);
+        }
+        assert!(found == payloads, "{records} records or {bytes} bytes at a time");
+    }
+    for from in (0..2000).rev().step_by(97) {
+        let limit = Limit { records: 2, bytes: usize::MAX };
+        assert_eq!(read(&*log, "t", 0, from as u64, limit), payloads[from..payloads.len().min(from + 2)]);
+    }
+}
+
+#[test]
+fn a_segment_of_an_older_program_is_refused_by_its_format() {
+    let home = tempfile::tempdir().unwrap();
+    let open = directory(home.path());
+    open().create("t", small(1)).unwrap();
+    let path = home.path().join("topics/t/0/00000000000000000000.log");
+    std::fs::write(&path, [&b"CAMPLOG1"[..], &[0; 8], &[7; 40]].concat()).unwrap();
+    let said = |outcome: Result<(), LogError>| outcome.unwrap_err().to_string();
+    for words in [
+        said(open().read("t", 0, 0, ALL, &mut Records::default())),
+        said(open().append("t", 0, &[Record { time_ms: 0, payload: b"new" }]).map(drop)),
+    ] {
+        assert!(words.contains("0.log is a segment of format `CAMPLOG1`"), "{words}");
+        assert!(words.contains("reads and writes `CAMPLOG2`"), "{words}");
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 56, "nothing was cut off");
 }
 
 /// NATS with JetStream, when the feature is on.
