@@ -102,7 +102,8 @@ fn kills_change_no_bit(
             // Up to four kills of a stage, or of the broker under it; then it may end.
             for _ in 0..4 {
                 let moment = times[place].mul_f64(chance.share());
-                let broker = kill_broker.as_mut().filter(|_| chance.share() < 0.25);
+                // Every third kill is the broker's, where there is one.
+                let broker = kill_broker.as_mut().filter(|_| (kills + broker_kills) % 3 == 1);
                 let mut child = campanile(arguments).spawn().unwrap();
                 if ends_within(&mut child, moment) {
                     break;

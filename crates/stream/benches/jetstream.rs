@@ -16,7 +16,7 @@ use campanile_stream::log::{Limit, Log, Record, Records, TopicOptions};
 use futures_util::StreamExt;
 
 #[path = "../tests/suite/broker.rs"]
-#[allow(dead_code, reason = "nobody kills the server here")]
+#[expect(dead_code, reason = "nobody kills the server here")]
 mod broker;
 
 const ROUNDS: usize = 5;

@@ -183,7 +183,8 @@ impl Default for TopicOptions {
 pub struct Limit {
     /// Records.
     pub records: usize,
-    /// Bytes of payloads.
+    /// Bytes of payloads: no more records are looked for when there are so many. What was appended together may come together,
+    /// so there can be some 64 KiB more.
     pub bytes: usize,
 }
 

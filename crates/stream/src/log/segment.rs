@@ -27,7 +27,7 @@ const FAMILY: &[u8] = b"CAMPLOG";
 pub(super) const HEAD_BYTES: u64 = 16;
 
 /// Bytes read at once: few calls, and what was read is still in the cache when it is checked.
-const WINDOW_BYTES: usize = 512 << 10;
+const WINDOW_BYTES: usize = 128 << 10;
 
 /// The name of the segment that starts at an offset; names sort as offsets do.
 pub(super) fn file_name(first: Offset) -> String {
@@ -113,14 +113,13 @@ impl Walk {
                     if out.entries.is_empty() {
                         out.first = self.offset;
                     }
-                    let before = (out.entries.len(), out.payload_bytes);
                     out.entries.extend(entries);
                     out.payload_bytes = payload_bytes;
                     self.byte += bytes as u64;
                     self.offset += count as u64;
                     at += bytes;
-                    if out.entries.len() > limit.records.max(1) || payload_bytes > limit.bytes {
-                        self.keep_rest(before, limit, out);
+                    if out.entries.len() > limit.records.max(1) {
+                        self.keep_rest(limit, out);
                     }
                     continue;
                 }
@@ -147,18 +146,12 @@ impl Walk {
         }
     }
 
-    /// Puts aside those records that are above the limit; `before` are the records and bytes that are surely below.
-    fn keep_rest(&mut self, before: (usize, usize), limit: Limit, out: &mut Records) {
-        let (mut count, mut payload_bytes) = before;
-        while count == 0 || count < limit.records && payload_bytes < limit.bytes && count < out.len() {
-            payload_bytes += out.entries[count].length as usize;
-            count += 1;
-        }
+    /// Puts aside those records that are above the limit of records. Bytes are not cut so: a frame is all the more that comes.
+    fn keep_rest(&mut self, limit: Limit, out: &mut Records) {
         self.rest.clear();
         self.rest_taken = 0;
-        out.iter().skip(count).for_each(|record| self.rest.push(record));
-        out.entries.truncate(count);
-        out.payload_bytes = payload_bytes;
+        out.iter().skip(limit.records.max(1)).for_each(|record| self.rest.push(record));
+        out.truncate(limit.records.max(1));
     }
 
     /// Reads up to `count` bytes of the file behind what `out` has, and says how many there were.
