@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Pipeline and codecs across hosts: network namespaces on this machine behind shaped links (testbed/testbed).
 
-    bench/network/run.py [--hosts 2] [--ranks-per-host 1] [--rate auto] [--rounds 5]
+    bench/network/run.py [--hosts 2] [--ranks-per-host 1] [--rate auto] [--rounds 5] [--job bench/network/job.toml]
 
-Needs root, iproute2 and Open MPI. Trains bench/network/job.toml in turns, with and without the pipeline and with every codec, and
+Needs root, iproute2 and Open MPI. Trains the job in turns, with and without the pipeline and with every codec, and
 prints a Markdown table: milliseconds a step, the seconds of a step that rank 0 waited for others, and megabytes a step that one
 host sent, as its link counts them. Ratios are medians over the rounds, each against the same round without pipeline and codec.
 All ways of one codec must end with the same metrics: the script fails if they do not. The rate `auto` is the one at which the
@@ -27,9 +27,9 @@ WAYS = [
 ]
 
 
-def job(way):
+def job(path, way):
     pipeline, forward, backward = way
-    text = (ROOT / "bench/network/job.toml").read_text()
+    text = path.read_text()
     text += f'\n[run.exchange]\nforward = "{forward}"\nbackward = "{backward}"\n'
     return text + f'\n[process]\npipeline = "{pipeline}"\n'
 
@@ -37,7 +37,7 @@ def job(way):
 def balanced_rate(arguments, folder):
     """The rate at which a step's bytes travel as long as the step computes."""
     with hosts(arguments.hosts, "40gbit"):
-        run = train(arguments.campanile, folder, job(WAYS[0]), arguments.hosts, arguments.ranks_per_host)
+        run = train(arguments.campanile, folder, job(arguments.job, WAYS[0]), arguments.hosts, arguments.ranks_per_host)
     return f"{round(8e-6 * run.links[1][1] / run.report['seconds'])}mbit"
 
 
@@ -47,6 +47,7 @@ def main():
     arguments.add_argument("--ranks-per-host", type=int, default=1)
     arguments.add_argument("--rate", default="auto")
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--job", type=pathlib.Path, default=ROOT / "bench/network/job.toml")
     arguments.add_argument("--campanile", type=pathlib.Path, default=ROOT / "target/release/campanile", help="built with --features mpi")
     arguments = arguments.parse_args()
     steps, waits, megabytes = ({way: [] for way in WAYS} for _ in range(3))
@@ -58,7 +59,7 @@ def main():
         with hosts(arguments.hosts, arguments.rate):
             for _ in range(arguments.rounds):
                 for way in WAYS:
-                    run = train(arguments.campanile, folder, job(way), arguments.hosts, arguments.ranks_per_host)
+                    run = train(arguments.campanile, folder, job(arguments.job, way), arguments.hosts, arguments.ranks_per_host)
                     report = run.report
                     steps[way].append(1e3 * report["seconds"] / report["steps"])
                     waits[way].append(run.part_ms("exchange"))

@@ -9,6 +9,8 @@
 
 mod clock;
 mod exchange;
+mod input;
+mod processors;
 mod products;
 mod rows;
 
@@ -106,7 +108,8 @@ pub fn shape(comm: &dyn Communicator) -> Result<Shape, TrainError> {
 /// # Errors
 /// When memory cannot be had, or a rank has left.
 pub fn reading(comm: &dyn Communicator, settings: Settings) -> Result<Reading, TrainError> {
-    let mut values = vec![copy_rate(comm)?, judge_ns()];
+    let mut values = vec![copy_rate(comm)?, judge_ns(), processors::per_rank(comm)?];
+    values.extend(ranks::together(comm, input::read_ns())?);
     values.push(ranks::together(comm, rows::cache_bytes(settings))?);
     for floats in ROW_FLOATS {
         comm.barrier()?;
@@ -125,7 +128,7 @@ pub fn reading(comm: &dyn Communicator, settings: Settings) -> Result<Reading, T
         values.extend([rates.f32_flops_per_second, rates.bf16_flops_per_second, rates.dots_flops_per_second]);
     }
     for link in exchange::links(comm)? {
-        values.extend([link.latency_seconds, link.bytes_per_second]);
+        values.extend([link.latency_seconds, link.bytes_per_second, link.hidden_share]);
     }
     let all = comm.all_gather(Buffer::of(&values))?;
     let mean =
@@ -140,7 +143,8 @@ pub fn reading(comm: &dyn Communicator, settings: Settings) -> Result<Reading, T
 pub fn topology(shape: Shape, readings: &[Reading]) -> Topology {
     let mut values = (0..readings[0].len()).map(|place| median(readings.iter().map(|r| r[place]).collect()));
     let mut next = || values.next().unwrap_or_default();
-    let (copy_bytes_per_second, judge_ns, cache_bytes) = (next(), next(), next() as u64);
+    let (copy_bytes_per_second, judge_ns, processors_per_rank) = (next(), next(), next());
+    let (read_column_ns, read_id_ns, cache_bytes) = (next(), next(), next() as u64);
     let row = ROW_FLOATS.map(|floats| RowRates {
         floats,
         pool_near_ns: next(),
@@ -155,7 +159,8 @@ pub fn topology(shape: Shape, readings: &[Reading]) -> Topology {
         bf16_flops_per_second: next(),
         dots_flops_per_second: next(),
     });
-    let mut link = || Link { latency_seconds: next(), bytes_per_second: next() };
+    let mut link =
+        || Link { latency_seconds: next(), bytes_per_second: next(), hidden_share: next().clamp(0.0, 1.0) };
     let (in_host, cross_host) = (link(), (shape.hosts > 1).then(&mut link));
     Topology {
         hosts: shape.hosts,
@@ -165,6 +170,9 @@ pub fn topology(shape: Shape, readings: &[Reading]) -> Topology {
             cache_bytes,
             copy_bytes_per_second,
             judge_ns,
+            processors_per_rank,
+            read_column_ns,
+            read_id_ns,
             row: row.into(),
             product: product.into(),
         },

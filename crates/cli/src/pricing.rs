@@ -10,7 +10,7 @@ use campanile_planner::{
     plan_by_towers, statistics,
 };
 use campanile_spec::{
-    Batch, Distil, NetworkSpec, Plan, Precision, TowerVariant,
+    Batch, Distil, NetworkSpec, PIPELINE_CHUNKS, Plan, Precision, TowerVariant,
     config::{Job, WireFormat},
     topology::Topology,
 };
@@ -73,6 +73,10 @@ pub fn dense_work(job: &Job, rank_count: usize, loads: &[TableLoad]) -> Result<D
         interaction_flops: network.forward_flops_per_sample() - network.forward_gemm_flops_per_sample(),
         interaction_width: model.tables.iter().map(|table| table.dim).max().unwrap_or(1),
         parameter_count: network.parameter_count(),
+        // Of a pair of grains the second adds to the first; only pairs are added over all weights.
+        gradient_sums: (run.grain_count as f64 / ranks / 2.0 - 1.0).max(0.0),
+        chunks: PIPELINE_CHUNKS.min(run.grain_count / rank_count).max(1),
+        columns_read: model.dense_count + model.features.len() + model.tasks.len(),
         floats_per_parameter,
         fixed_bytes: whole.workspace(grain_samples).bytes() as u64 + (batches * sample_bytes) as u64,
     })

@@ -138,7 +138,7 @@ fn tables_that_do_not_fit_are_told_with_ways_out() {
     let output = campanile(&["plan", "--quiet", "--ranks", "2", "--topology"], &[&topology, &job]);
     let text = words(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    for word in ["do not fit", "table `user`", "missing", "ways out", "1. ", "2. ", "3. "] {
+    for word in ["not fit", "table `user`", "missing", "ways out", "1. ", "2. ", "3. "] {
         assert!(text.contains(word), "`{word}` is not in: {text}");
     }
     let output = campanile(

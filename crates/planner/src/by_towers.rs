@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::{
     estimate::{
         Cost, EXCHANGES, GRADIENTS, IDS, PlacementCost, Prediction, VECTORS, dense_bytes, placement_cost,
-        predict,
+        predict, travel,
     },
     plan::plan,
     remedies::DoesNotFit,
@@ -160,7 +160,7 @@ pub fn predict_by_towers(request: &Request<'_>, seating: &Seating, plan: &Plan) 
         let (seconds, weights) = modules(request, seating, group);
         (module_seconds, module_weights) = (module_seconds.max(seconds), module_weights.max(weights));
     }
-    let (above, rest_weights) = dense_seconds(request, 0.0);
+    let above = dense_seconds(request, 0.0);
     let mut latency_seconds = 0.0;
     if seating.members > 1 {
         latency_seconds += CIRCLE_EXCHANGES * topology.in_host.latency_seconds;
@@ -169,15 +169,17 @@ pub fn predict_by_towers(request: &Request<'_>, seating: &Seating, plan: &Plan) 
     latency_seconds += EXCHANGES * far.latency_seconds;
     let mut prediction = Prediction {
         ranks,
-        network_seconds: above + module_seconds,
-        weights_seconds: rest_weights + module_weights,
+        network_seconds: above.network + module_seconds,
+        weights_seconds: above.weights + module_weights,
+        weights_hideable_seconds: above.weights_hideable,
         rest_seconds: request.judge_seconds(),
+        read_seconds: 0.0,
         latency_seconds,
         dense_bytes: dense_bytes(request),
         step_seconds: 0.0,
         overlapped_seconds: 0.0,
     };
-    prediction.add_up();
+    prediction.add_up(request);
     prediction
 }
 
@@ -239,8 +241,7 @@ fn to_peers(topology: &Topology, seating: &Seating, cost: &mut Cost, stage: usiz
     let cross = part * (seating.groups as f64 - groups_of_host);
     // What stays on the rank is copied all the same, at the speed of its host.
     let in_host = bytes - cross;
-    cost.seconds[stage] += in_host / topology.in_host.bytes_per_second;
-    cost.seconds[stage] += cross / topology.between_hosts().bytes_per_second;
+    travel(cost, stage, (topology.in_host, in_host), (topology.between_hosts(), cross));
     cost.in_host_bytes += in_host - part;
     cost.cross_host_bytes += cross;
 }
@@ -254,7 +255,7 @@ fn modules(request: &Request<'_>, seating: &Seating, group: usize) -> (f64, f64)
     let samples = request.batch_size as f64 / seating.members as f64;
     let weights: usize = towers.iter().map(|tower| tower.weight_count(request.model)).sum();
     let bytes = weights as f64 * 4.0;
-    let mut seconds = 4.0 * bytes / request.topology.compute.copy_bytes_per_second;
+    let mut seconds = request.topology.compute.copy_seconds(4.0 * bytes);
     if seating.members > 1 {
         seconds += 2.0 * bytes / request.topology.in_host.bytes_per_second;
     }

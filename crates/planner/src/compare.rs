@@ -22,7 +22,9 @@ const ROWS: [Row; 10] = [
         time(price.slowest(IDS) + price.slowest(VECTORS) + price.slowest(GRADIENTS))
     }),
     ("dense weights", |price| time(price.weights_seconds)),
-    ("metrics and latency", |price| time(price.rest_seconds + price.latency_seconds)),
+    ("metrics, input, latency", |price| {
+        time(price.rest_seconds + price.read_seconds + price.latency_seconds)
+    }),
     ("step, one after the other", |price| time(price.step_seconds)),
     ("step, exchanges hidden", |price| time(price.overlapped_seconds)),
     ("sent between hosts", |price| bytes(price, |cost| cost.cross_host_bytes)),

@@ -20,7 +20,9 @@
 
 use std::ops::{Add, AddAssign};
 
-use campanile_spec::{COLUMN_BLOCK, Placement, Plan, Returns, Shard, SparseOptimizer, TableSpec};
+use campanile_spec::{
+    COLUMN_BLOCK, Placement, Plan, Returns, Shard, SparseOptimizer, TableSpec, topology::Link,
+};
 use serde::Serialize;
 
 use crate::{
@@ -43,6 +45,9 @@ pub(crate) const EXCHANGES: f64 = 6.0;
 /// Bytes of working memory for every id that an owner merges.
 const MERGE_BYTES_PER_ID: f64 = 16.0;
 
+/// Memory for a message that arrives, of its size (`comm::mpi::pool`).
+const ARRIVING_ROOM: f64 = 1.25;
+
 /// What something costs one rank in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Cost {
@@ -54,6 +59,8 @@ pub struct Cost {
     pub in_host_bytes: f64,
     /// Bytes exchanged with other hosts.
     pub cross_host_bytes: f64,
+    /// Seconds of exchanges behind which there is time to compute: what the links do by themselves.
+    pub hideable_seconds: f64,
 }
 
 impl Cost {
@@ -74,6 +81,7 @@ impl AddAssign for Cost {
         self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
         self.in_host_bytes += other.in_host_bytes;
         self.cross_host_bytes += other.cross_host_bytes;
+        self.hideable_seconds += other.hideable_seconds;
     }
 }
 
@@ -104,8 +112,12 @@ pub struct Prediction {
     pub network_seconds: f64,
     /// Exchange and update of the dense weights, on every rank.
     pub weights_seconds: f64,
-    /// Judging predictions, on the first rank; reading the input goes on beside.
+    /// The part of it behind which there is time to compute.
+    pub weights_hideable_seconds: f64,
+    /// Judging predictions, on the first rank.
     pub rest_seconds: f64,
+    /// What reading the input takes from computing.
+    pub read_seconds: f64,
     /// Waiting for messages to get under way.
     pub latency_seconds: f64,
     /// Bytes of a rank that are not tables.
@@ -142,12 +154,22 @@ impl Prediction {
         self.slowest(POOL) + self.slowest(UPDATE) + self.network_seconds
     }
 
-    /// Fills in what a whole step takes.
-    pub(crate) fn add_up(&mut self) {
-        let (exchange, compute) = (self.exchange_seconds(), self.compute_seconds());
+    /// Fills in what a whole step takes. Reading goes on while links are at work, whether or not computing does.
+    ///
+    /// In a pipeline vectors and gradients hide behind the network, but for the first chunk's vectors and the last one's
+    /// gradients; sums of dense gradients hide behind the update of rows, and new weights behind the next lookup.
+    pub(crate) fn add_up(&mut self, request: &Request<'_>) {
+        let (exchange, compute) = (self.exchange_seconds() + self.weights_seconds, self.compute_seconds());
+        let tables = self.ranks.iter().map(|rank| rank.hideable_seconds).fold(0.0, f64::max);
         let other = self.rest_seconds + self.latency_seconds;
-        self.step_seconds = exchange + compute + self.weights_seconds + other;
-        self.overlapped_seconds = compute.max(exchange + self.weights_seconds) + other;
+        let reading = request.topology.compute.read_seconds(compute, request.read_seconds());
+        self.read_seconds = (reading - tables - self.weights_hideable_seconds).max(0.0);
+        self.step_seconds = exchange + compute + self.read_seconds + other;
+        let between_chunks = 1.0 - 1.0 / request.dense.chunks.max(1) as f64;
+        let rows = self.slowest(POOL) + self.slowest(UPDATE);
+        let hidden = (tables * between_chunks).min(self.network_seconds + reading)
+            + self.weights_hideable_seconds.min(rows);
+        self.overlapped_seconds = (compute + reading + exchange - hidden + other).min(self.step_seconds);
     }
 
     /// Bytes of a rank, tables and all.
@@ -170,8 +192,8 @@ pub fn predict(request: &Request<'_>, plan: &Plan) -> Prediction {
         placement.shards.iter().zip(&cost.shards).for_each(|(shard, cost)| ranks[shard.rank] += *cost);
         ranks.iter_mut().for_each(|rank| *rank += cost.everywhere);
     }
-    let (network_seconds, weights_seconds) = dense_seconds(request, request.module_weights());
-    let network_seconds = network_seconds + modules_everywhere(request);
+    let dense = dense_seconds(request, request.module_weights());
+    let network_seconds = dense.network + modules_everywhere(request);
     let mut latency_seconds = 0.0;
     if rank_count > 1 {
         latency_seconds += EXCHANGES * request.topology.in_host.latency_seconds;
@@ -182,14 +204,16 @@ pub fn predict(request: &Request<'_>, plan: &Plan) -> Prediction {
     let mut prediction = Prediction {
         ranks,
         network_seconds,
-        weights_seconds,
+        weights_seconds: dense.weights,
+        weights_hideable_seconds: dense.weights_hideable,
         rest_seconds: request.judge_seconds(),
+        read_seconds: 0.0,
         latency_seconds,
         dense_bytes: dense_bytes(request),
         step_seconds: 0.0,
         overlapped_seconds: 0.0,
     };
-    prediction.add_up();
+    prediction.add_up(request);
     prediction
 }
 
@@ -198,8 +222,15 @@ pub fn dense_bytes(request: &Request<'_>) -> u64 {
     let dense = request.dense;
     let weights =
         (dense.parameter_count as f64 + request.module_weights()) * dense.floats_per_parameter * 4.0;
-    let vectors = request.local_samples() * request.model.pooled_width() as f64 * 4.0 * 2.0;
-    (weights + vectors) as u64 + dense.fixed_bytes
+    let vectors = request.local_samples() * request.model.pooled_width() as f64 * 4.0;
+    let mut bytes = weights + 2.0 * vectors;
+    if request.topology.hosts > 1 {
+        // Ranks are processes: what arrives lies beside what was sent, with some room to grow.
+        let ranks = request.topology.rank_count() as f64;
+        let slices = 2.0 * (ranks - 1.0) / ranks * dense.parameter_count as f64 * 4.0;
+        bytes += ARRIVING_ROOM * (vectors + slices);
+    }
+    bytes as u64 + dense.fixed_bytes
 }
 
 /// What placing a table like this costs. Only the cut matters, not which ranks hold the parts.
@@ -304,10 +335,9 @@ impl<'a> Pricing<'a> {
         self.exchange(&mut cost, GRADIENTS, gradients * self.request.wire.backward);
         let row_bytes = columns * self.table.format.element_bytes() as f64;
         let moved = (self.distinct * share).min(self.rows(shard));
-        self.exchange(&mut cost, UPDATE, moved * row_bytes * (self.ranks - 1.0));
-        // The rows themselves are counted with the copies; here only their state.
-        let rows_bytes = (shard.rows.end - shard.rows.start) * row_bytes as u64;
-        cost.memory_bytes = cost.memory_bytes - rows_bytes + (gradients * 4.0) as u64;
+        // New rows go to every rank, this one's copy too. The rows that it keeps lie beside the copies.
+        self.exchange(&mut cost, UPDATE, moved * row_bytes * self.ranks);
+        cost.memory_bytes += (gradients * 4.0) as u64;
         cost
     }
 
@@ -371,8 +401,7 @@ impl<'a> Pricing<'a> {
         let cross = bytes * (topology.hosts - 1) as f64 / topology.hosts as f64;
         // What stays on the rank is copied all the same, at the speed of its host.
         let in_host = bytes - cross;
-        cost.seconds[stage] += in_host / topology.in_host.bytes_per_second;
-        cost.seconds[stage] += cross / topology.between_hosts().bytes_per_second;
+        travel(cost, stage, (topology.in_host, in_host), (topology.between_hosts(), cross));
         cost.in_host_bytes += in_host - bytes / self.ranks;
         cost.cross_host_bytes += cross;
     }
@@ -400,6 +429,17 @@ impl<'a> Pricing<'a> {
         }
         misses *= 1.0 - share * ids_per_bag.fract();
         self.load.bags_per_sample * (1.0 - misses)
+    }
+}
+
+/// Adds the time of bytes inside a host and between hosts to a stage. An update waits for what it exchanges.
+pub(crate) fn travel(cost: &mut Cost, stage: usize, inside: (Link, f64), between: (Link, f64)) {
+    for (link, bytes) in [inside, between] {
+        let seconds = bytes / link.bytes_per_second;
+        cost.seconds[stage] += seconds;
+        if stage != UPDATE {
+            cost.hideable_seconds += seconds * link.hidden_share;
+        }
     }
 }
 

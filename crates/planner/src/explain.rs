@@ -91,9 +91,13 @@ fn head(out: &mut String, request: &Request<'_>, plan: &Plan, prediction: &Predi
         time(prediction.network_seconds),
         time(prediction.weights_seconds)
     );
+    let reading = match prediction.read_seconds {
+        0.0 => String::new(),
+        seconds => format!(", reading {}", time(seconds)),
+    };
     let _ = writeln!(
         out,
-        "  other    metrics {}, latency {}",
+        "  other    metrics {}, latency {}{reading}",
         time(prediction.rest_seconds),
         time(prediction.latency_seconds)
     );

@@ -43,6 +43,12 @@ pub struct DenseWork {
     pub interaction_width: usize,
     /// All dense weights.
     pub parameter_count: usize,
+    /// How often a rank adds the gradients of all dense weights to others, along the tree of its grains.
+    pub gradient_sums: f64,
+    /// In how many chunks a rank's samples travel in a pipeline.
+    pub chunks: usize,
+    /// Columns of a sample that are read: dense inputs, features, labels.
+    pub columns_read: usize,
     /// Floats that a rank keeps per dense weight: itself, its gradients, state and packed copies.
     pub floats_per_parameter: f64,
     /// Bytes of a rank that do not depend on the plan: the program, batches read ahead, working memory.
@@ -77,6 +83,14 @@ impl Request<'_> {
         self.batch_size as f64 * tasks * self.topology.compute.judge_ns * 1e-9
     }
 
+    /// Seconds of one processor to read a rank's samples.
+    pub(crate) fn read_seconds(&self) -> f64 {
+        let compute = &self.topology.compute;
+        let ids: f64 = self.loads.iter().map(|load| load.ids_per_sample).sum();
+        let sample = self.dense.columns_read as f64 * compute.read_column_ns + ids * compute.read_id_ns;
+        self.local_samples() * sample * 1e-9
+    }
+
     /// Weights of all tower modules.
     pub(crate) fn module_weights(&self) -> f64 {
         self.model.tower_modules().map(|tower| tower.weight_count(self.model) as f64).sum()
@@ -102,11 +116,18 @@ impl Wire {
     pub const F32: Wire = Wire { forward: 4.0, backward: 4.0 };
 }
 
-/// Seconds of one rank for its samples in the dense network, forward and backward, and for the exchange and update
-/// of the dense weights: (network, weights).
-///
-/// Weights of tower modules come on top where all ranks have them.
-pub(crate) fn dense_seconds(request: &Request<'_>, module_weights: f64) -> (f64, f64) {
+/// What the dense network takes a rank in a step.
+pub(crate) struct DenseSeconds {
+    /// Its samples, forward and backward.
+    pub network: f64,
+    /// Exchange and update of the weights.
+    pub weights: f64,
+    /// The part of that exchange behind which there is time to compute.
+    pub weights_hideable: f64,
+}
+
+/// Prices the dense network. Weights of tower modules come on top where all ranks have them.
+pub(crate) fn dense_seconds(request: &Request<'_>, module_weights: f64) -> DenseSeconds {
     let (dense, compute) = (request.dense, &request.topology.compute);
     let per_sample: f64 = dense
         .products
@@ -121,17 +142,22 @@ pub(crate) fn dense_seconds(request: &Request<'_>, module_weights: f64) -> (f64,
         })
         .sum();
     let dots = compute.products(dense.interaction_width as f64).dots_flops_per_second;
-    let network = request.local_samples() * (per_sample + 3.0 * dense.interaction_flops as f64 / dots);
     let bytes = (dense.parameter_count as f64 + module_weights) * 4.0;
+    let mut network = request.local_samples() * (per_sample + 3.0 * dense.interaction_flops as f64 / dots);
+    network += compute.copy_seconds(dense.gradient_sums * bytes);
     // Every weight is packed for the step and its gradient is read and written.
-    let mut weights = 4.0 * bytes / compute.copy_bytes_per_second;
-    let ranks = request.topology.rank_count() as f64;
+    let mut weights = compute.copy_seconds(4.0 * bytes);
+    let mut weights_hideable = 0.0;
+    let topology = request.topology;
+    let ranks = topology.rank_count() as f64;
     if ranks > 1.0 {
-        let elsewhere = (request.topology.hosts as f64 - 1.0) / request.topology.hosts as f64;
+        let elsewhere = (topology.hosts as f64 - 1.0) / topology.hosts as f64;
         let own_host = (ranks - 1.0) / ranks - elsewhere;
-        let link = own_host / request.topology.in_host.bytes_per_second
-            + elsewhere / request.topology.between_hosts().bytes_per_second;
-        weights += 2.0 * bytes * link;
+        for (link, share) in [(topology.in_host, own_host), (topology.between_hosts(), elsewhere)] {
+            let seconds = 2.0 * bytes * share / link.bytes_per_second;
+            weights += seconds;
+            weights_hideable += seconds * link.hidden_share;
+        }
     }
-    (network, weights)
+    DenseSeconds { network, weights, weights_hideable }
 }

@@ -9,5 +9,7 @@ mod bench;
 mod by_towers;
 #[path = "planning/golden.rs"]
 mod golden;
+#[path = "planning/prices.rs"]
+mod prices;
 #[path = "planning/properties.rs"]
 mod properties;

@@ -22,6 +22,10 @@ pub const GRAIN_SAMPLES_MAX: usize = 256;
 /// The fewest grains chosen for the user, and so the most ranks a batch can always be spread over.
 pub const GRAIN_COUNT_MIN: usize = 4;
 
+/// Chunks of a rank's samples in a pipeline: the first one's vectors and the last one's gradients travel while
+/// nothing computes, so more are better, until messages become too small to fill the line.
+pub const PIPELINE_CHUNKS: usize = 8;
+
 /// As many grains are chosen, where they hold [`GRAIN_SAMPLES_MIN`] samples each: a rank for each of eight cores.
 pub const GRAIN_COUNT_WANTED: usize = 8;
 

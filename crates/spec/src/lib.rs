@@ -23,7 +23,7 @@ pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};
 pub use distil::{AdapterSpec, Distil, DistilMethod};
-pub use grain::Grains;
+pub use grain::{Grains, PIPELINE_CHUNKS};
 pub use model::{
     CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat,
     RowInit, TableId, TableSpec, TaskSpec,

@@ -51,6 +51,13 @@ section! {
         pub copy_bytes_per_second: f64,
         /// Nanoseconds of one rank for the metrics of one sample and task, of which the first rank does all.
         pub judge_ns: f64 = 0.0,
+        /// Processors that a rank has when all ranks use as many as they can: 0.5 where four ranks share two cores.
+        /// All other rates here are of processor time.
+        pub processors_per_rank: f64 = 1.0,
+        /// Nanoseconds to read a column of a sample, beside the step where there are processors for it.
+        pub read_column_ns: f64 = 0.0,
+        /// Nanoseconds to read an id.
+        pub read_id_ns: f64 = 0.0,
         /// Rows by their width, at least one, the narrowest first.
         pub row: Vec<RowRates>,
         /// Matrix products by the width of their layers, at least one, the narrowest first.
@@ -98,6 +105,9 @@ section! {
         pub latency_seconds: f64,
         /// Bytes a second that one rank sends, while all others do too.
         pub bytes_per_second: f64,
+        /// The part of an exchange that hides behind computing that takes as long; the rest is work that takes the
+        /// processor from it.
+        pub hidden_share: f64 = 1.0,
     }
 }
 
@@ -161,10 +171,29 @@ impl Topology {
 }
 
 impl Compute {
-    /// The rates for rows of `floats`, between the two nearest widths that were measured.
+    /// The part of the time in which a rank has a processor while all compute.
+    pub fn processor_share(&self) -> f64 {
+        self.processors_per_rank.min(1.0)
+    }
+
+    /// Seconds that reading takes from computing, where both together ask for more processors than a rank has; of
+    /// `compute_seconds` while all ranks compute, and `read_seconds` of one processor.
+    pub fn read_seconds(&self, compute_seconds: f64, read_seconds: f64) -> f64 {
+        let work = compute_seconds * self.processor_share() + read_seconds;
+        (work / self.processors_per_rank - compute_seconds).max(0.0)
+    }
+
+    /// Seconds to copy some bytes from memory to memory, while all ranks do.
+    pub fn copy_seconds(&self, bytes: f64) -> f64 {
+        bytes / (self.copy_bytes_per_second * self.processor_share())
+    }
+
+    /// The rates for rows of `floats`, between the two nearest widths that were measured, while all ranks compute.
     pub fn rows(&self, floats: f64) -> RowRates {
         let (low, high, share) = between(&self.row, |row| row.floats as f64, floats);
-        let at = |of: fn(&RowRates) -> f64| (of(low) + (of(high) - of(low)) * share).max(of(low) * 0.1);
+        let at = |of: fn(&RowRates) -> f64| {
+            (of(low) + (of(high) - of(low)) * share).max(of(low) * 0.1) / self.processor_share()
+        };
         RowRates {
             floats: floats as usize,
             pool_near_ns: at(|row| row.pool_near_ns),
@@ -175,12 +204,14 @@ impl Compute {
         }
     }
 
-    /// The rates for layers of `width`, between the two nearest widths that were measured.
+    /// The rates for layers of `width`, between the two nearest widths that were measured, while all ranks compute.
     pub fn products(&self, width: f64) -> ProductRates {
         // Beyond the widest layer that was measured a product is as fast as there.
         let last = self.product.last().map_or(width, |widest| widest.width as f64);
         let (low, high, share) = between(&self.product, |product| product.width as f64, width.min(last));
-        let at = |of: fn(&ProductRates) -> f64| (of(low) + (of(high) - of(low)) * share).max(of(low) * 0.1);
+        let at = |of: fn(&ProductRates) -> f64| {
+            (of(low) + (of(high) - of(low)) * share).max(of(low) * 0.1) * self.processor_share()
+        };
         ProductRates {
             width: width as usize,
             f32_flops_per_second: at(|product| product.f32_flops_per_second),
@@ -209,10 +240,18 @@ fn checked(topology: Topology) -> Result<Topology, Problem> {
         return Err(Problem::value(key, count, "it must be at least 1"));
     }
     let compute = &topology.compute;
-    if compute.judge_ns < 0.0 {
-        return Err(Problem::value("compute.judge_ns", compute.judge_ns, "it must not be negative"));
+    let costs = [
+        ("judge_ns", compute.judge_ns),
+        ("read_column_ns", compute.read_column_ns),
+        ("read_id_ns", compute.read_id_ns),
+    ];
+    if let Some((key, cost)) = costs.into_iter().find(|(_, cost)| *cost < 0.0) {
+        return Err(Problem::value(&format!("compute.{key}"), cost, "it must not be negative"));
     }
-    let mut rates = vec![("compute.copy_bytes_per_second".to_owned(), compute.copy_bytes_per_second)];
+    let mut rates = vec![
+        ("compute.copy_bytes_per_second".to_owned(), compute.copy_bytes_per_second),
+        ("compute.processors_per_rank".to_owned(), compute.processors_per_rank),
+    ];
     for (index, row) in compute.row.iter().enumerate() {
         let keys = [
             ("pool_near_ns", row.pool_near_ns),
@@ -237,6 +276,10 @@ fn checked(topology: Topology) -> Result<Topology, Problem> {
         if link.latency_seconds < 0.0 {
             let path = format!("{name}.latency_seconds");
             return Err(Problem::value(&path, link.latency_seconds, "it must not be negative"));
+        }
+        if !(0.0..=1.0).contains(&link.hidden_share) {
+            let path = format!("{name}.hidden_share");
+            return Err(Problem::value(&path, link.hidden_share, "it must be between 0 and 1"));
         }
     }
     if let Some((path, rate)) = rates.into_iter().find(|(_, rate)| *rate <= 0.0) {
@@ -325,6 +368,21 @@ bytes_per_second = 4e9
     }
 
     #[test]
+    fn ranks_that_share_cores_compute_as_much_slower() {
+        let mut compute = Topology::parse(TEXT).unwrap().compute;
+        assert_eq!(compute.read_seconds(3.0, 1.0), 1.0, "one processor does both, one after the other");
+        compute.processors_per_rank = 0.5;
+        assert_eq!(compute.rows(16.0).pool_far_ns, 40.0);
+        assert_eq!(compute.products(64.0).f32_flops_per_second, 1e10);
+        assert_eq!(compute.copy_seconds(8e9), 2.0);
+        assert_eq!(compute.read_seconds(6.0, 1.0), 2.0);
+        compute.processors_per_rank = 2.0;
+        assert_eq!(compute.rows(16.0).pool_far_ns, 20.0);
+        assert_eq!(compute.read_seconds(3.0, 1.0), 0.0, "there is a processor for it");
+        assert_eq!(compute.read_seconds(3.0, 5.0), 1.0, "and no more than one");
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_place() {
         let error = |from: &str, to: &str| Topology::parse(&TEXT.replace(from, to)).unwrap_err().to_string();
         assert_eq!(
@@ -335,6 +393,8 @@ bytes_per_second = 4e9
             error("pool_far_ns = 40.0", "pool_far_ns = 0.0"),
             "`pool_far_ns` in [[compute.row]] number 2 at line 16, column 15 is 0: a rate must be above zero"
         );
+        assert!(error("cache_bytes", "processors_per_rank = 0.0\ncache_bytes").contains("is 0: a rate must"));
+        assert!(error("latency_seconds", "hidden_share = 1.5\nlatency_seconds").contains("between 0 and 1"));
         assert!(error("floats = 64", "floats = 8").contains("it must be above 16"));
         assert!(error("[in_host]", "[in_host").contains("the topology is not valid TOML at line 25"));
         let several = error("ranks_per_host = 2", "hosts = 2\nranks_per_host = 2");

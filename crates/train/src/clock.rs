@@ -93,6 +93,34 @@ pub fn thread_cpu_seconds() -> Option<f64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? as f64 * 1e-9)
 }
 
+/// Ticks of a second in the counters of `/proc`; Linux tells programs this number whatever its own clock does.
+const TICKS: f64 = 100.0;
+
+/// Processor seconds of this process, all threads together. `None` where the system does not tell.
+pub fn process_cpu_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name may hold spaces; after its bracket, user and system time are the twelfth and thirteenth word.
+    let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |place: usize| words.get(place)?.parse::<u64>().ok();
+    Some((ticks(11)? + ticks(12)?) as f64 / TICKS)
+}
+
+/// Processor seconds that all programs of this machine have had, and those that there were. `None` where the system
+/// does not tell.
+pub fn machine_cpu_seconds() -> Option<(f64, f64)> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let words = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<f64> = words.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    // User, nice, system, idle, waiting, interrupts (two), stolen; guests are counted with users.
+    Some((ticks.get(..3)?.iter().sum::<f64>() / TICKS, ticks.get(..8)?.iter().sum::<f64>() / TICKS))
+}
+
+/// A number that machines do not share, whatever they are called. `None` where the system does not tell.
+pub fn machine_number() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u64::from_str_radix(&text.trim().replace('-', "")[..16], 16).ok()
+}
+
 /// Seconds since 1970, for the files that ask for a date.
 pub fn unix_seconds() -> f64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())

@@ -84,10 +84,6 @@ pub struct Seat<'a> {
     pub isa: Isa,
 }
 
-/// Chunks of a rank's samples in a pipeline: the first one's vectors and the last one's gradients travel while
-/// nothing computes, so more are better, until messages become too small to fill the line.
-pub const PIPELINE_CHUNKS: usize = 8;
-
 impl RankState {
     /// The state before the first step.
     ///

@@ -9,7 +9,7 @@ use campanile_comm::Communicator;
 use campanile_data::{Dataset, Prepared};
 use campanile_kernels::Isa;
 use campanile_spec::{
-    ModelSpec, Plan, Seating,
+    ModelSpec, PIPELINE_CHUNKS, Plan, Seating,
     config::{Job, Pipeline},
 };
 use campanile_tables::{
@@ -27,7 +27,7 @@ use crate::{
     observe::{Event, Observer, PartSeconds, Started, StepEvent},
     plan_of::plan_of,
     predictions::Predictions,
-    rank::{PIPELINE_CHUNKS, RankState, Seat},
+    rank::{RankState, Seat},
     ranks::{self, Pulse, Ranks},
     resume::{self, Checkpoints},
     same,
@@ -91,7 +91,7 @@ pub fn plan_for(model: &ModelSpec, rank_count: usize) -> Plan {
 }
 
 /// The seating of the job's towers, if they are to have their own ways and the plan keeps them apart.
-fn seating_for(model: &ModelSpec, plan: &Plan) -> Option<Seating> {
+pub(crate) fn seating_for(model: &ModelSpec, plan: &Plan) -> Option<Seating> {
     let seating = Seating::of(model, plan.rank_count).ok().flatten();
     seating.filter(|seating| seating.fits(model, plan))
 }

@@ -6,16 +6,18 @@
 
 use campanile_comm::{Buffer, Communicator};
 use campanile_data::Prepared;
-use campanile_spec::{Plan, config::Job};
+use campanile_spec::{PIPELINE_CHUNKS, Plan, config::Job};
 
 use crate::{
     TrainError,
-    clock::{PARTS, Part, Stopwatch, thread_cpu_seconds},
+    clock::{
+        PARTS, Part, Stopwatch, machine_cpu_seconds, machine_number, process_cpu_seconds, thread_cpu_seconds,
+    },
     loader::{Feed, Loader},
     predictions::Predictions,
-    rank::{PIPELINE_CHUNKS, RankState, Seat},
+    rank::{RankState, Seat},
     ranks::{self, Ranks},
-    run::is_pipelined,
+    run::{is_pipelined, seating_for},
     same,
     scores::Scores,
     step::{Carry, Turn, step},
@@ -46,9 +48,10 @@ pub struct Measured {
     pub step_seconds: Vec<f64>,
     /// By rank: seconds of a step by part, in the order of [`PARTS`], over all rounds.
     pub parts: Vec<Vec<f64>>,
-    /// By rank: seconds of a step in which it had a processor; empty where the system does not tell. On a machine that
-    /// others use too, a step takes longer than that.
+    /// By rank: seconds of a step in which it had a processor; empty where the system does not tell.
     pub cpu_seconds: Vec<f64>,
+    /// The part of the first rank's machine that other programs used meanwhile; 0 where the system does not tell.
+    pub others_share: f64,
     /// By rank: bytes that its process holds more than before; threads of one process all have the same number.
     pub memory_bytes: Vec<u64>,
     /// Whether ranks computed while vectors travelled.
@@ -83,6 +86,9 @@ fn one_rank(
     let chunks = if pipelined { PIPELINE_CHUNKS } else { 1 };
     let seat = Seat { plan, rank: comm.rank(), chunks, isa: same::level(comm)? };
     let mut state = ranks::together(comm, RankState::new(run, seat))?;
+    if let Some(seating) = seating_for(&run.model, plan) {
+        state.sit_by_towers(comm, &seating)?;
+    }
     let feed = Feed {
         row_count: prepared.train.row_count(),
         batch_size: run.batch_size,
@@ -101,13 +107,15 @@ fn one_rank(
     };
     stretch.run(&mut state, WARM_UP_STEPS)?;
     let mut measured = Measured { pipelined, ..Measured::default() };
-    let (mut parts, mut cpu) = ([0.0; PARTS.len()], Some(0.0));
+    let (mut parts, mut cpu, mut used) = ([0.0; PARTS.len()], Some(0.0), Used::default());
     for _ in 0..rounds {
         between(comm)?;
         comm.barrier()?;
         state.timings.take();
+        let before = Used::so_far();
         let (watch, cpu_start) = (Stopwatch::start(), thread_cpu_seconds());
         stretch.run(&mut state, steps)?;
+        used.add_since(before);
         let taken = thread_cpu_seconds().zip(cpu_start).map(|(now, start)| now - start);
         cpu = cpu.zip(taken).map(|(sum, taken)| sum + taken);
         measured.step_seconds.push(watch.seconds() / steps as f64);
@@ -117,12 +125,48 @@ fn one_rank(
     parts.iter_mut().for_each(|sum| *sum /= steps_timed);
     let all = comm.all_gather(cpu.map_or_else(Buffer::new, |cpu| Buffer::of(&[cpu / steps_timed])))?;
     measured.cpu_seconds = all.iter().filter_map(|rank| rank.values::<f64>().first().copied()).collect();
+    measured.others_share = used.by_others(comm)?;
     let all = comm.all_gather(Buffer::of(&parts))?;
     measured.parts = all.iter().map(|rank| rank.values::<f64>().to_vec()).collect();
     let grown = resident_bytes().saturating_sub(memory_before);
     let all = comm.all_gather(Buffer::of(&[grown]))?;
     measured.memory_bytes = all.iter().map(|rank| rank.values::<u64>()[0]).collect();
     Ok(measured)
+}
+
+/// Processor seconds of this process, of all programs of its machine, and all that there were.
+#[derive(Clone, Copy, Default)]
+struct Used([f64; 3]);
+
+impl Used {
+    fn so_far() -> Used {
+        let counted = process_cpu_seconds().zip(machine_cpu_seconds());
+        counted.map_or(Used::default(), |(own, (busy, all))| Used([own, busy, all]))
+    }
+
+    fn add_since(&mut self, before: Used) {
+        let now = Used::so_far();
+        self.0.iter_mut().zip(now.0).zip(before.0).for_each(|((sum, now), before)| *sum += now - before);
+    }
+
+    /// The part of the first rank's machine that went to programs without a rank.
+    fn by_others(self, comm: &dyn Communicator) -> Result<f64, TrainError> {
+        let [own, busy, all] = self.0;
+        // Ranks may be threads of one process, and hosts may be parts of one machine.
+        let whose = [machine_number().unwrap_or(0), u64::from(std::process::id())].map(f64::from_bits);
+        let told = comm.all_gather(Buffer::of(&[whose[0], whose[1], own, busy, all]))?;
+        let told: Vec<&[f64]> = told.iter().map(|rank| rank.values()).collect();
+        let mut ours: Vec<(u64, f64)> = told
+            .iter()
+            .filter(|rank| rank[0].to_bits() == told[0][0].to_bits())
+            .map(|rank| (rank[1].to_bits(), rank[2]))
+            .collect();
+        ours.sort_by_key(|(process, _)| *process);
+        ours.dedup_by_key(|(process, _)| *process);
+        let ours: f64 = ours.iter().map(|(_, seconds)| seconds).sum();
+        let [busy, all] = [told[0][3], told[0][4]];
+        Ok(if all > 0.0 { ((busy - ours) / all).max(0.0) } else { 0.0 })
+    }
 }
 
 /// Steps one after the other, as a run does them.

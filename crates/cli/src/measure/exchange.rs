@@ -1,64 +1,127 @@
 //! Exchanges between ranks: of one host, and of different ones.
 //!
 //! A message is written into its buffer before it travels and read after it has come, and both are part of what an
-//! exchange costs: between threads, where a buffer only changes hands, they are nearly all of it.
+//! exchange costs: between threads, where a buffer only changes hands, they are nearly all of it. All ranks exchange at once,
+//! for the ranks of a host share its link and its processors.
+//!
+//! Then exchanges are under way while ranks compute, about as long as an exchange takes. What both take less than one after
+//! the other is what hides:
+//!
+//! ```text
+//!   exchange        ████████              of a rate's bytes
+//!   compute                 ████████
+//!   both at once    ███████████           hidden: 5 of 8, the rest was work of processors
+//! ```
 
 use std::time::Instant;
 
 use campanile_comm::{Buffer, CommError, Communicator};
 use campanile_spec::topology::Link;
 
-/// Bytes that a rank sends in one exchange, over all ranks.
-const BYTES: usize = 8 << 20;
+use super::{median, products::Work};
 
-/// Exchanges without content, of which the fastest tenth counts.
-const SMALL: usize = 100;
+/// Bytes that a rank sends to the ranks of its host, itself included: more than caches hold, as the messages of large models
+/// are.
+const BYTES_IN_HOST: usize = 32 << 20;
 
-/// Exchanges with content, of which the fastest counts: all ranks must run at once for it, and somebody else may be
-/// using their cores.
-const LARGE: usize = 9;
+/// Bytes that it sends to each rank of other hosts.
+const BYTES_CROSS_HOST: usize = 4 << 20;
+
+/// Exchanges without content, of which the one in the middle counts.
+const SMALL: usize = 101;
+
+/// Exchanges with content, of which the one in the middle counts.
+const LARGE: usize = 5;
 
 /// The link inside a host, and the one between hosts where there are several.
 pub fn links(comm: &dyn Communicator) -> Result<Vec<Link>, CommError> {
     let here = comm.split_by_host()?;
-    let mut links = vec![link(&*here)?];
+    let mut links = vec![Bench::new(comm, &*here, BYTES_IN_HOST / here.rank_count(), true).link()?];
     if here.rank_count() < comm.rank_count() {
         let peers = comm.split(here.rank() as u32)?;
-        links.push(link(&*peers)?);
+        links.push(Bench::new(comm, &*peers, BYTES_CROSS_HOST, false).link()?);
     }
     Ok(links)
 }
 
-fn link(comm: &dyn Communicator) -> Result<Link, CommError> {
-    let mut messages = vec![Buffer::new(); comm.rank_count()];
-    messages.iter_mut().for_each(|message| message.resize(64));
-    let mut small = Vec::new();
-    for _ in 0..SMALL {
-        let start = Instant::now();
-        messages = comm.all_to_all(messages)?;
-        small.push(start.elapsed().as_secs_f64());
+/// Exchanges in groups that all work at once.
+struct Bench<'a> {
+    all: &'a dyn Communicator,
+    group: &'a dyn Communicator,
+    /// Bytes for each rank of the group, and whether those that a rank keeps count.
+    part: usize,
+    with_own: bool,
+    messages: Vec<Buffer>,
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(all: &'a dyn Communicator, group: &'a dyn Communicator, part: usize, with_own: bool) -> Bench<'a> {
+        let bytes = part * group.rank_count();
+        let messages = vec![Buffer::new(); group.rank_count()];
+        Bench { all, group, part, with_own, messages, from: vec![1; bytes], to: vec![0; bytes] }
     }
-    let part = BYTES / comm.rank_count();
-    let (from, mut to) = (vec![1u8; BYTES], vec![0u8; BYTES]);
-    let mut large = Vec::new();
-    for _ in 0..=LARGE {
-        comm.barrier()?;
+
+    fn link(mut self) -> Result<Link, CommError> {
+        let mut small = Vec::new();
+        self.messages.iter_mut().for_each(|message| message.resize(64));
+        for _ in 0..SMALL {
+            let start = Instant::now();
+            self.messages = self.group.all_to_all(std::mem::take(&mut self.messages))?;
+            small.push(start.elapsed().as_secs_f64());
+        }
+        let latency_seconds = median(small);
+        self.exchange(|| ())?; // asks for memory
+        let alone = self.median_of(|bench| bench.exchange(|| ()))?;
+        let mut work = Work::default();
+        let turns = work.turns_in(alone);
+        let computing = self.median_of(|bench| {
+            bench.all.barrier()?;
+            let start = Instant::now();
+            work.run(turns);
+            Ok(start.elapsed().as_secs_f64())
+        })?;
+        let both = self.median_of(|bench| bench.exchange(|| work.run(turns)))?;
+        let hidden = (alone + computing - both) / alone.min(computing);
+        let ranks = self.group.rank_count() - usize::from(!self.with_own);
+        let seconds = (alone - latency_seconds).max(1e-9);
+        Ok(Link {
+            latency_seconds,
+            bytes_per_second: (self.part * ranks) as f64 / seconds,
+            hidden_share: hidden.clamp(0.0, 1.0),
+        })
+    }
+
+    /// The middle of some measurements, the same on all ranks: the mean over them.
+    fn median_of(
+        &mut self,
+        mut one: impl FnMut(&mut Self) -> Result<f64, CommError>,
+    ) -> Result<f64, CommError> {
+        let mut all = Vec::new();
+        for _ in 0..LARGE {
+            all.push(one(self)?);
+        }
+        let told = self.all.all_gather(Buffer::of(&[median(all)]))?;
+        Ok(told.iter().map(|rank| rank.values::<f64>()[0]).sum::<f64>() / told.len() as f64)
+    }
+
+    /// Seconds of an exchange with all bytes, while something else is done.
+    fn exchange(&mut self, meanwhile: impl FnOnce()) -> Result<f64, CommError> {
+        self.all.barrier()?;
         let start = Instant::now();
-        for (message, words) in messages.iter_mut().zip(from.chunks_exact(part)) {
-            message.resize(part);
+        let mut messages = std::mem::take(&mut self.messages);
+        for (message, words) in messages.iter_mut().zip(self.from.chunks_exact(self.part)) {
+            message.resize(self.part);
             message.bytes_mut().copy_from_slice(words);
         }
-        messages = comm.all_to_all(messages)?;
-        for (message, words) in messages.iter().zip(to.chunks_exact_mut(part)) {
+        let pending = self.group.start_all_to_all(messages)?;
+        meanwhile();
+        self.messages = pending.wait()?;
+        for (message, words) in self.messages.iter().zip(self.to.chunks_exact_mut(self.part)) {
             words.copy_from_slice(message.bytes());
         }
-        std::hint::black_box(&to);
-        large.push(start.elapsed().as_secs_f64());
+        std::hint::black_box(&self.to);
+        Ok(start.elapsed().as_secs_f64())
     }
-    small.sort_by(f64::total_cmp);
-    let latency = small[SMALL / 10];
-    // The first one asks for memory.
-    let fastest = large[1..].iter().copied().fold(f64::INFINITY, f64::min);
-    let seconds = (fastest - latency).max(1e-9);
-    Ok(Link { latency_seconds: latency, bytes_per_second: (part * comm.rank_count()) as f64 / seconds })
 }

@@ -18,6 +18,9 @@ const VECTORS: usize = 27;
 /// Wider vectors are as fast as these.
 const DOTS_WIDTH_MAX: usize = 256;
 
+/// Layers one above the other.
+const LAYERS: usize = 4;
+
 /// About how many operations a timed run has, so that a clock can tell.
 const OPERATIONS: f64 = 2e7;
 
@@ -31,27 +34,102 @@ pub fn rates(width: usize, samples: usize) -> ProductRates {
     }
 }
 
-fn product(operands: Operands, width: usize, samples: usize) -> f64 {
-    let mut layer = Linear::new(Isa::detect(), operands, width, width);
-    layer.pack(&vec![0.01; width * width]);
-    let (x, mut y) = (vec![0.5f32; samples * width], vec![0.0f32; samples * width]);
-    let (mut dx, mut dw, mut db) = (x.clone(), vec![0.0f32; width * width], vec![0.0f32; width]);
-    let bias = vec![0.0f32; width];
-    let mut scratch = Scratch::default();
-    let flops = 6.0 * (width * width * samples) as f64;
-    let turns = (OPERATIONS / flops).ceil().max(1.0);
-    let seconds = seconds_each(|| {
-        for _ in 0..turns as usize {
-            let input = Matrix::contiguous(black_box(&x), width);
-            let out = MatrixMut::contiguous(&mut y, width);
-            layer.forward(&mut scratch, input, Some(&bias), Activation::Relu, out);
-            let gradient = Matrix::contiguous(&y, width);
-            let back = MatrixMut::contiguous(&mut dx, width);
-            layer.backward_data(&mut scratch, gradient, Some(input), Store::Replace, back);
-            layer.backward_weights(&mut scratch, gradient, input, &mut dw, Some(&mut db));
+/// Some layers of one width, one above the other: in a network of one layer all would stay in the cache.
+struct Stack {
+    layers: Vec<Linear>,
+    activations: Vec<Vec<f32>>,
+    gradients: Vec<Vec<f32>>,
+    weight_gradients: Vec<Vec<f32>>,
+    bias: Vec<f32>,
+    bias_gradient: Vec<f32>,
+    scratch: Scratch,
+    width: usize,
+}
+
+impl Stack {
+    fn new(operands: Operands, width: usize, samples: usize) -> Stack {
+        let layer = |_| {
+            let mut layer = Linear::new(Isa::detect(), operands, width, width);
+            layer.pack(&vec![0.01; width * width]);
+            layer
+        };
+        Stack {
+            layers: (0..LAYERS).map(layer).collect(),
+            activations: vec![vec![0.5; samples * width]; LAYERS + 1],
+            gradients: vec![vec![0.5; samples * width]; 2],
+            weight_gradients: vec![vec![0.0; width * width]; LAYERS],
+            bias: vec![0.0; width],
+            bias_gradient: vec![0.0; width],
+            scratch: Scratch::default(),
+            width,
         }
-    });
+    }
+
+    /// Operations of a pass with so many samples.
+    fn flops(width: usize, samples: usize) -> f64 {
+        6.0 * (LAYERS * width * width * samples) as f64
+    }
+
+    /// Forward through all layers and back.
+    fn pass(&mut self) {
+        let Stack { layers, activations, gradients, weight_gradients, bias, bias_gradient, scratch, width } =
+            self;
+        for (place, layer) in layers.iter().enumerate() {
+            let (below, above) = activations.split_at_mut(place + 1);
+            let input = Matrix::contiguous(black_box(&below[place]), *width);
+            let out = MatrixMut::contiguous(&mut above[0], *width);
+            layer.forward(scratch, input, Some(bias), Activation::Relu, out);
+        }
+        for (place, layer) in layers.iter().enumerate().rev() {
+            let (one, other) = gradients.split_at_mut(1);
+            let (from, to) = if place % 2 == 0 { (&one[0], &mut other[0]) } else { (&other[0], &mut one[0]) };
+            let (input, gradient) =
+                (Matrix::contiguous(&activations[place], *width), Matrix::contiguous(from, *width));
+            let back = MatrixMut::contiguous(to, *width);
+            layer.backward_data(scratch, gradient, Some(input), Store::Replace, back);
+            layer.backward_weights(
+                scratch,
+                gradient,
+                input,
+                &mut weight_gradients[place],
+                Some(bias_gradient),
+            );
+        }
+    }
+}
+
+fn product(operands: Operands, width: usize, samples: usize) -> f64 {
+    let mut stack = Stack::new(operands, width, samples);
+    let flops = Stack::flops(width, samples);
+    let turns = (OPERATIONS / flops).ceil().max(1.0);
+    let seconds = seconds_each(|| (0..turns as usize).for_each(|_| stack.pass()));
     turns * flops / seconds
+}
+
+/// Something to compute while an exchange is under way.
+pub struct Work(Stack);
+
+/// Its layers, and samples of a pass.
+const WORK_WIDTH: usize = 256;
+const WORK_SAMPLES: usize = 16;
+
+impl Default for Work {
+    fn default() -> Work {
+        Work(Stack::new(Operands::F32, WORK_WIDTH, WORK_SAMPLES))
+    }
+}
+
+impl Work {
+    /// How many turns one rank alone does in so many seconds.
+    pub fn turns_in(&mut self, seconds: f64) -> usize {
+        let each = seconds_each(|| self.0.pass());
+        (seconds / each).ceil().max(1.0) as usize
+    }
+
+    /// So many turns.
+    pub fn run(&mut self, turns: usize) {
+        (0..turns).for_each(|_| self.0.pass());
+    }
 }
 
 fn dots(width: usize, samples: usize) -> f64 {

@@ -52,11 +52,18 @@ pub fn topology(hosts: usize, ranks_per_host: usize, memory_mib_per_rank: u64) -
             cache_bytes: 1 << 20,
             copy_bytes_per_second: 8e9,
             judge_ns: 50.0,
+            processors_per_rank: 1.0,
+            read_column_ns: 0.0,
+            read_id_ns: 0.0,
             row: [8, 16, 64, 128].map(row).into(),
             product: vec![product(64, 2e10), product(256, 4e10), product(1024, 6e10)],
         },
-        in_host: Link { latency_seconds: 5e-6, bytes_per_second: 4e9 },
-        cross_host: (hosts > 1).then_some(Link { latency_seconds: 5e-5, bytes_per_second: 1e9 }),
+        in_host: Link { latency_seconds: 5e-6, bytes_per_second: 4e9, hidden_share: 1.0 },
+        cross_host: (hosts > 1).then_some(Link {
+            latency_seconds: 5e-5,
+            bytes_per_second: 1e9,
+            hidden_share: 1.0,
+        }),
     }
 }
 
@@ -108,6 +115,9 @@ impl Case {
             products: vec![(13, 512), (512, 256), (256, 16), (367, 512), (512, 256), (256, 1)],
             interaction_flops: 27 * 26 * 16,
             interaction_width: 16,
+            gradient_sums: 0.0,
+            chunks: 8,
+            columns_read: 40,
             parameter_count: 500_000,
             floats_per_parameter: 5.0,
             fixed_bytes: 4 << 20,

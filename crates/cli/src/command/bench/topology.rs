@@ -80,7 +80,15 @@ fn summary(topology: &Topology, noun: &str) -> String {
         topology.ranks_per_host,
         Bytes(topology.memory_bytes_per_rank()),
     );
-    out += &format!("one of them copies {}B/s\n", format::rate(compute.copy_bytes_per_second));
+    out += &format!(
+        "one of them copies {}B/s, and has {:.2} processors when all take what they can\n",
+        format::rate(compute.copy_bytes_per_second),
+        compute.processors_per_rank
+    );
+    out += &format!(
+        "reading takes {:.1} ns for a column of a sample and {:.1} ns for an id\n",
+        compute.read_column_ns, compute.read_id_ns
+    );
     out += "\n  floats   pool near       far     merge   update near       far    (ns)\n";
     for row in &compute.row {
         out += &format!(
@@ -107,9 +115,10 @@ fn summary(topology: &Topology, noun: &str) -> String {
     let links = [("inside a host", Some(topology.in_host)), ("between hosts", topology.cross_host)];
     for (name, link) in links.into_iter().filter_map(|(name, link)| Some((name, link?))) {
         out += &format!(
-            "an exchange {name} takes {:.1} us and {}B/s a rank\n",
+            "an exchange {name} takes {:.1} us and {}B/s a rank; {:.0} % of it hides behind computing\n",
             link.latency_seconds * 1e6,
-            format::rate(link.bytes_per_second)
+            format::rate(link.bytes_per_second),
+            100.0 * link.hidden_share
         );
     }
     out

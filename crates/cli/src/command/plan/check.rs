@@ -18,8 +18,8 @@ use crate::{
     place::Place,
 };
 
-/// A rank that had a processor for this share of the time was not disturbed.
-const UNDISTURBED: f64 = 0.85;
+/// Other programs that use less of the machine than this are not worth a word.
+const OTHERS: f64 = 0.05;
 
 /// Runs the job and prints the comparison.
 pub fn run(
@@ -94,48 +94,30 @@ impl Comparison {
         }
     }
 
-    fn wall_step(&self) -> f64 {
-        median(self.measured.step_seconds.clone())
-    }
-
-    /// The share of the time in which the busiest rank had a processor, where it did not have one all the time.
-    fn disturbed(&self) -> Option<f64> {
-        let busiest = self.measured.cpu_seconds.iter().copied().fold(0.0, f64::max);
-        let mean =
-            self.measured.step_seconds.iter().sum::<f64>() / self.measured.step_seconds.len().max(1) as f64;
-        let share = busiest / mean;
-        (busiest > 0.0 && share < UNDISTURBED).then_some(share)
-    }
-
-    /// Seconds of a step; of the processor where others use the machine too.
     fn measured_step(&self) -> f64 {
-        match self.disturbed() {
-            Some(_) => self.measured.cpu_seconds.iter().copied().fold(0.0, f64::max),
-            None => self.wall_step(),
-        }
+        median(self.measured.step_seconds.clone())
     }
 
     /// Where the time goes: predicted on the slowest rank of every stage, measured as the mean over ranks.
     fn lines(&self) -> Vec<Line> {
         let stage =
             |stage: usize| self.prediction.ranks.iter().map(|rank| rank.seconds[stage]).fold(0.0, f64::max);
-        let share = self.disturbed().unwrap_or(1.0);
         let parts = |parts: &[Part]| {
             let of_rank = |rank: &Vec<f64>| parts.iter().map(|part| rank[*part as usize]).sum::<f64>();
             let ranks = self.measured.parts.len().max(1) as f64;
-            share * self.measured.parts.iter().map(of_rank).sum::<f64>() / ranks
+            self.measured.parts.iter().map(of_rank).sum::<f64>() / ranks
         };
         let lookup = (0..4).map(stage).sum::<f64>() + self.prediction.latency_seconds;
         vec![
             Line {
                 name: "lookup and exchange",
                 predicted: lookup,
-                measured: parts(&[Part::Lookup, Part::Exchange]),
+                measured: parts(&[Part::Lookup, Part::Exchange, Part::Members]),
             },
             Line {
                 name: "network",
                 predicted: self.prediction.network_seconds,
-                measured: parts(&[Part::Network]),
+                measured: parts(&[Part::Network, Part::Module]),
             },
             Line { name: "update of rows", predicted: stage(4), measured: parts(&[Part::Update]) },
             Line {
@@ -145,7 +127,7 @@ impl Comparison {
             },
             Line {
                 name: "input and metrics",
-                predicted: self.prediction.rest_seconds,
+                predicted: self.prediction.rest_seconds + self.prediction.read_seconds,
                 measured: parts(&[Part::Input, Part::Rest]),
             },
         ]
@@ -198,11 +180,11 @@ impl Comparison {
             rounds.iter().copied().fold(0.0, f64::max),
         );
         out += &format!("a step took between {} and {} in the rounds\n", ms(least), ms(most));
-        if let Some(share) = self.disturbed() {
+        let others = self.measured.others_share;
+        if others > OTHERS {
             out += &format!(
-                "others use this machine: the ranks ran {:.0} % of the time, and it is the processor's time that is\n\
-                 compared, parts scaled to it\n",
-                100.0 * share
+                "other programs used {:.0} % of this machine meanwhile, which no price knows of\n",
+                100.0 * others
             );
         }
         out
@@ -216,7 +198,6 @@ impl Comparison {
         json!({
             "predicted_step_seconds": self.predicted_step(),
             "measured_step_seconds": self.measured_step(),
-            "wall_step_seconds": self.wall_step(),
             "parts": lines.iter().map(line).collect::<Vec<_>>(),
             "memory_bytes": memory.iter().map(bytes).collect::<Vec<_>>(),
             "part_names": PARTS.map(|(_, name)| name),

@@ -238,7 +238,13 @@ fn topology_of(topologies: &[Topology], run: &Run) -> Result<(Topology, bool)> {
         let before = topology.between_hosts();
         let unlimited = topology.cross_host.map_or(f64::INFINITY, |link| link.bytes_per_second);
         let bytes_per_second = shaped.min(unlimited);
-        topology.cross_host = Some(Link { latency_seconds: before.latency_seconds, bytes_per_second });
+        // A byte takes the processor as long as before, and the link longer.
+        let work = (1.0 - before.hidden_share) * bytes_per_second / before.bytes_per_second;
+        topology.cross_host = Some(Link {
+            latency_seconds: before.latency_seconds,
+            bytes_per_second,
+            hidden_share: (1.0 - work).clamp(0.0, 1.0),
+        });
     }
     if run.hosts > 1 && topology.cross_host.is_none() {
         bail!(
