@@ -4,6 +4,7 @@
 //! what went wrong, and turns it into the exit code: 0 fine, 1 failed, 2 misused.
 
 mod args;
+mod claim;
 mod command;
 mod format;
 #[cfg(feature = "mpi")]

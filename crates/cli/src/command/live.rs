@@ -33,6 +33,7 @@ use serde_json::Value;
 use self::stages::Lookout;
 use crate::{
     args::live::LiveArguments,
+    claim::Claim,
     command::{forward_operations, join, write_report},
 };
 
@@ -41,6 +42,8 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// What every thread of a loop shares.
 struct Loop {
+    /// Two loops in one directory would write one log.
+    _claim: Claim,
     file: LiveFile,
     log: Arc<dyn Log>,
     board: Arc<Board>,
@@ -58,6 +61,8 @@ struct Loop {
 impl Loop {
     fn open(arguments: &LiveArguments) -> Result<Loop> {
         let file = read(arguments)?;
+        let claim =
+            Claim::of(&file.settings.directory, "name another `directory` in [live], or with --directory")?;
         let home = file.settings.directory.join("log");
         let log: Arc<dyn Log> = Arc::new(DirectoryLog::open(&home)?);
         topics::create(&*log, TopicOptions::default())?;
@@ -69,7 +74,17 @@ impl Loop {
         let stop = Arc::new(Stop::default());
         on_signal(&stop).context("cannot listen for interrupts")?;
         let (stop_stages, stop_trainers) = (Arc::default(), Arc::default());
-        Ok(Loop { file, log, board, tasks, stop, stop_stages, stop_trainers, quiet: arguments.quiet })
+        Ok(Loop {
+            _claim: claim,
+            file,
+            log,
+            board,
+            tasks,
+            stop,
+            stop_stages,
+            stop_trainers,
+            quiet: arguments.quiet,
+        })
     }
 
     /// Everything ends as soon as it can.

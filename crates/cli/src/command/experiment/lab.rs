@@ -12,7 +12,7 @@ use campanile_train::{
 };
 use serde::Serialize;
 
-use crate::{args::learning::ExperimentArguments, command::prep};
+use crate::{args::learning::ExperimentArguments, claim::Claim, command::prep};
 
 /// The world of the simulated teachers: few positives, users and items with long tails, as in an ad stream.
 const WORLD: &str = r#"
@@ -60,6 +60,8 @@ threads = 1
 
 /// Where experiments are made.
 pub struct Lab {
+    /// Two experiments in one directory would overwrite each other's models.
+    _claim: Claim,
     work: PathBuf,
     /// Seeds of the worlds.
     pub seeds: Vec<u64>,
@@ -96,9 +98,9 @@ impl Observer for Silent {
 
 impl Lab {
     pub fn new(arguments: &ExperimentArguments) -> Result<Lab> {
-        std::fs::create_dir_all(&arguments.work)
-            .with_context(|| format!("cannot make {}", arguments.work.display()))?;
+        let claim = Claim::of(&arguments.work, "name another directory with --work")?;
         Ok(Lab {
+            _claim: claim,
             work: arguments.work.clone(),
             seeds: (1..=arguments.seeds.max(1)).collect(),
             samples: arguments.samples.max(10_000),
