@@ -107,6 +107,8 @@ pub enum ExperimentName {
     Freshness,
     /// Trained teachers from 1 to 64 times the student's size, and how much of their gain arrives.
     Teachers,
+    /// A student of a twentieth of the traffic, and trained teachers of 1 to 64 times its size on all of it.
+    Union,
     /// How a trained teacher's words get worse with the age of its snapshot.
     Delay,
     /// One teacher for 1 to 8 students: what it costs each.

@@ -11,6 +11,7 @@ mod real;
 mod simulated;
 mod table;
 mod trained;
+mod union;
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -33,6 +34,7 @@ pub fn run(arguments: &ExperimentArguments) -> Result<()> {
         ExperimentName::Teachers => (trained::teachers(&lab)?, Vec::new()),
         ExperimentName::Delay => (Vec::new(), trained::delay(&lab)?),
         ExperimentName::Students => (trained::students(&lab)?, Vec::new()),
+        ExperimentName::Union => (union::union(&lab)?, Vec::new()),
         ExperimentName::Real => real::run(&lab, &experiment_file(arguments)?)?,
     };
     lab.clean()?;

@@ -32,6 +32,15 @@ struct Taught<'a> {
 
 /// Runs the experiment that a file describes, and prints a table for each student, and one of the teacher by age.
 pub fn run(lab: &Lab, file: &ExperimentFile) -> Result<(Vec<Table>, Vec<Aged>)> {
+    run_with(lab, file, &mut |_| Ok(()))
+}
+
+/// The same, with something to do before each seed.
+pub fn run_with(
+    lab: &Lab,
+    file: &ExperimentFile,
+    before: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(Vec<Table>, Vec<Aged>)> {
     let (ways, beside) = (ways(&file.settings.weights), ways_beside(&file.settings));
     let mut taught = Vec::new();
     for student in &file.students {
@@ -43,6 +52,7 @@ pub fn run(lab: &Lab, file: &ExperimentFile) -> Result<(Vec<Table>, Vec<Aged>)> 
     let ages = file.settings.ages_seconds.iter();
     let mut aged: Vec<Aged> = ages.map(|age| Aged { delay_seconds: *age, judged: Vec::new() }).collect();
     for &seed in &lab.seeds {
+        before(seed)?;
         eprintln!("seed {seed} of {}: the teacher", lab.seeds.len());
         let place = lab.place("teacher");
         train_teacher(lab, &of_seed(lab, &file.teacher, seed), &file.settings, &place)?;
