@@ -13,13 +13,19 @@ use campanile_data::{Dataset, Prepared};
 use campanile_spec::config::{Job, Publish};
 use campanile_tables::{Registry, registry::Shape};
 
-use crate::command::{gate::Margins, publish::Desk};
+use crate::command::{
+    gate::{HoldOut, Margins},
+    publish::Desk,
+};
 
 /// Takes checkpoints to a registry.
 pub struct Publisher {
     registry: PathBuf,
     settings: Publish,
     hold_out: Option<Dataset>,
+    /// On a stream: where the examples are that come after a checkpoint, and how many the gate looks at.
+    #[cfg(feature = "live")]
+    recent: Option<(campanile_live::recent::Recent, u64)>,
     /// The step and time of the last one that was begun.
     last: Option<(u64, Instant)>,
     under_way: Option<JoinHandle<String>>,
@@ -33,7 +39,30 @@ impl Publisher {
         let settings = job.process.publish.clone();
         let registry = settings.registry.clone()?;
         let hold_out = prepared.valid.clone().filter(|_| settings.gate_rows > 0);
-        Some(Publisher { registry, settings, hold_out, last: None, under_way: None, waiting: None })
+        Some(Publisher {
+            registry,
+            settings,
+            hold_out,
+            #[cfg(feature = "live")]
+            recent: None,
+            last: None,
+            under_way: None,
+            waiting: None,
+        })
+    }
+
+    /// The same for a run on a stream: its gate looks at the examples that come after a checkpoint. They are as many as
+    /// the job says, and no more than come between two checkpoints, so that a checkpoint is still there when they are.
+    #[cfg(feature = "live")]
+    pub fn on_stream(
+        job: &Job,
+        prepared: &Prepared,
+        recent: campanile_live::recent::Recent,
+    ) -> Option<Publisher> {
+        let between = job.process.checkpoint_every_steps.saturating_mul(job.run.batch_size as u64);
+        let rows = job.process.publish.gate_rows.min(if between > 0 { between } else { u64::MAX });
+        let publisher = Publisher::of(job, prepared)?;
+        Some(Publisher { hold_out: None, recent: (rows > 0).then_some((recent, rows)), ..publisher })
     }
 
     /// A checkpoint stands. Says what became of an earlier one, if that is known by now.
@@ -55,6 +84,8 @@ impl Publisher {
 
     /// Waits for the one under way and publishes the last checkpoint; says what became of both.
     pub fn finish(mut self) -> Vec<String> {
+        #[cfg(feature = "live")]
+        self.recent.iter().for_each(|(recent, _)| recent.wait_no_more());
         let mut said: Vec<String> = self.under_way.take().map(told).into_iter().collect();
         self.begin();
         said.extend(self.under_way.take().map(told));
@@ -66,18 +97,40 @@ impl Publisher {
         self.last = Some((step, Instant::now()));
         let (registry, settings) = (self.registry.clone(), self.settings.clone());
         let hold_out = self.hold_out.clone();
+        #[cfg(feature = "live")]
+        let recent = self.recent.clone();
         self.under_way = Some(std::thread::spawn(move || {
             let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
+            let gate = hold_out.as_ref().map(|rows| HoldOut::Rows(rows, settings.gate_rows));
+            #[cfg(feature = "live")]
+            let batches = match recent.map(|(recent, rows)| newest(&recent, &path, rows)).transpose() {
+                Ok(batches) => batches,
+                Err(error) => return format!("not published: {}: {error:#}", path.display()),
+            };
+            #[cfg(feature = "live")]
+            let gate = batches.as_deref().map(HoldOut::Batches).or(gate);
             let desk = Desk {
                 registry: Registry::new(&registry),
                 model: &settings.model,
-                gate: hold_out.as_ref().map(|rows| (Margins { ne, calibration }, rows, settings.gate_rows)),
+                gate: gate.map(|hold_out| (Margins { ne, calibration }, hold_out)),
                 keep: settings.keep,
                 shape: if settings.deltas { Shape::Smallest } else { Shape::Whole },
             };
             desk.publish_in_words(&path)
         }));
     }
+}
+
+/// The examples that came after a checkpoint.
+#[cfg(feature = "live")]
+fn newest(
+    recent: &campanile_live::recent::Recent,
+    checkpoint: &Path,
+    rows: u64,
+) -> anyhow::Result<Vec<campanile_spec::Batch>> {
+    let manifest = campanile_tables::checkpoint::Checkpoint::open(checkpoint)?.manifest().clone();
+    let next = manifest.cursor["next"].as_u64().unwrap_or(0);
+    Ok(recent.after(next, rows)?)
 }
 
 fn told(thread: JoinHandle<String>) -> String {

@@ -46,17 +46,111 @@ fn a_stream_teaches_what_its_world_teaches() {
     assert!(words.contains("was trained on a stream; name it again with --stream"), "{words}");
 }
 
+/// A version is judged on the examples that came after it, beside the current one; a bad one does not become current.
+#[test]
+fn the_gate_of_a_stream_holds_back_a_model_that_has_gone_wrong() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let publishing = |name: &str, rate: &str| {
+        let job = job(home.path(), name, SAMPLES, "student");
+        let text = std::fs::read_to_string(&job).unwrap().replace("learning_rate = 0.01", rate);
+        let publish = format!(
+            "[process.publish]\nregistry = {:?}\nmodel = \"ranker\"\ngate_rows = 600\nne_margin = 0.05\n",
+            path("registry")
+        );
+        std::fs::write(&job, format!("{text}{publish}calibration_margin = 0.5\n")).unwrap();
+        job.display().to_string()
+    };
+    let (good, bad) = (publishing("good", "learning_rate = 0.01"), publishing("bad", "learning_rate = 5.0"));
+    let log = format!("dir:{}", path("log"));
+    fill(&DirectoryLog::open(&home.path().join("log")).unwrap(), std::path::Path::new(&good));
+    succeed(&[&["join", &log, "--stop-at-end"], &TASKS[..]].concat());
+    let registry = campanile_tables::Registry::new(&home.path().join("registry"));
+    let train = |job: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_campanile"));
+        let output = command.args(["train", job, "--stream", &log, "--stop-at-end"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
+    };
+    train(&good);
+    let current = registry.current("ranker").unwrap();
+    let judged = &registry.release("ranker", current.expect("a version is current")).unwrap().judged;
+    assert!(
+        judged["candidate"][0]["ne"].is_number() || judged["candidate"][0]["values"]["ne"].is_number(),
+        "{judged}"
+    );
+    let said = train(&bad);
+    assert!(
+        said.contains("not published") && said.contains("the gate holds it back: task `click`"),
+        "{said}"
+    );
+    assert_eq!(registry.current("ranker").unwrap(), current);
+}
+
+/// Late labels are a choice of the job: passed over, or trained on once more, each once.
+#[test]
+fn late_labels_teach_where_the_job_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let ignoring = job(home.path(), "ignoring", SAMPLES, "student");
+    let plain = job(home.path(), "plain", SAMPLES, "student");
+    let training = job(home.path(), "training", SAMPLES, "student");
+    let text = std::fs::read_to_string(&training).unwrap();
+    std::fs::write(&training, text.replacen("[run]", "[run]\ncorrections = \"train\"", 1)).unwrap();
+    // Conversions take longer than a minute, so the windows miss many of them.
+    let tasks = ["--task", "click=1m", "--task", "conversion=1m,given=click", "--remember", "9000h"];
+    for (log, more) in [("late", &["--repeat-late"][..]), ("once", &[])] {
+        let home = home.path().join(log);
+        fill(&DirectoryLog::open(&home).unwrap(), &ignoring);
+        let log = format!("dir:{}", home.display());
+        succeed(&[&["join", &log, "--stop-at-end"], &tasks[..], more].concat());
+    }
+    let (late, once) = (format!("dir:{}", path("late")), format!("dir:{}", path("once")));
+    let train = |job: &std::path::Path, log: &str| {
+        succeed(&["train", &job.display().to_string(), "--stream", log, "--stop-at-end"]);
+    };
+    train(&ignoring, &late);
+    train(&plain, &once);
+    train(&training, &late);
+
+    let directory = DirectoryLog::open(&home.path().join("late")).unwrap();
+    let examples = records(&directory, "examples");
+    let repeated = examples.iter().filter(|(_, payload)| Example::is_late(payload)).count() as u64;
+    assert_eq!(examples.len() as u64, SAMPLES + repeated);
+    assert_eq!(repeated as usize, records(&directory, "corrections").len());
+    assert!(repeated > 10, "{repeated}");
+    drop(directory);
+
+    // Who ignores them has the bits of a log without them; only its cursor counts what it passed over.
+    let (mut ignored, mut without) =
+        (weights(&home.path().join("ignoring")), weights(&home.path().join("plain")));
+    assert!(ignored.remove("next") >= without.remove("next"));
+    assert!(ignored == without, "labels that are ignored change something");
+    // Who trains on them has trained on every record once, up to the last whole batch.
+    let trained = weights(&home.path().join("training"));
+    let steps = (SAMPLES + repeated) / 128;
+    assert_eq!(trained["step"], steps.to_string().into_bytes());
+    assert_eq!(trained["next"], (steps * 128).to_string().into_bytes());
+    train(&training, &late);
+    assert!(weights(&home.path().join("training")) == trained, "a record was trained on twice");
+}
+
 #[test]
 fn a_teacher_speaks_once_on_every_impression_and_its_words_reach_the_examples() {
     let home = tempfile::tempdir().unwrap();
     let path = |name: &str| home.path().join(name).display().to_string();
     let teacher = job(home.path(), "teacher", SAMPLES, "teacher").display().to_string();
     succeed(&["train", &teacher]);
-    let published = std::process::Command::new(env!("CARGO_BIN_EXE_campanile"))
-        .args(["publish", &teacher, "--registry", &path("registry"), "--model", "teacher", "--no-gate"])
-        .output()
-        .unwrap();
-    assert!(published.status.success(), "{}", String::from_utf8_lossy(&published.stderr));
+    let registry = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_campanile"));
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    // The second version is taken back before the teacher is asked.
+    for _ in 0..2 {
+        registry(&["publish", &teacher, "--registry", &path("registry"), "--model", "teacher", "--no-gate"]);
+    }
+    registry(&["rollback", &path("registry"), "--model", "teacher"]);
     let log = format!("dir:{}", path("log"));
     fill(&DirectoryLog::open(&home.path().join("log")).unwrap(), &home.path().join("teacher.toml"));
     let speak = ["augment", &log, "--teacher", &path("registry"), "--model", "teacher", "--stop-at-end"];

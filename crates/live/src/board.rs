@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use campanile_train::scores::TaskScores;
@@ -46,10 +49,18 @@ struct Model {
     forward: u64,
     step: u64,
     examples: u64,
+    /// The first example of the log that it has not read.
+    position: Arc<AtomicU64>,
     window: Vec<TaskScores>,
     running: Vec<TaskScores>,
     published: Option<Published>,
     points: VecDeque<Point>,
+}
+
+impl Model {
+    fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
 }
 
 /// A published version.
@@ -90,6 +101,7 @@ impl Board {
             forward: *forward,
             step: 0,
             examples: 0,
+            position: Arc::default(),
             window: Vec::new(),
             running: Vec::new(),
             published: None,
@@ -136,14 +148,19 @@ impl Board {
         (model.step, model.examples) = (step, examples);
     }
 
-    /// Examples that the slowest model has trained on.
-    pub fn examples_of_slowest(&self) -> u64 {
-        self.lock().models.iter().map(|model| model.examples).min().unwrap_or(0)
+    /// How far a model has read the examples of the log is to be seen here from now on.
+    pub fn follow(&self, model: usize, position: Arc<AtomicU64>) {
+        self.lock().models[model].position = position;
     }
 
-    /// Examples that each model has trained on.
-    pub fn examples_by_model(&self) -> Vec<(String, u64)> {
-        self.lock().models.iter().map(|model| (model.name.clone(), model.examples)).collect()
+    /// How far the slowest model has read the examples.
+    pub fn position_of_slowest(&self) -> u64 {
+        self.lock().models.iter().map(Model::position).min().unwrap_or(0)
+    }
+
+    /// How far each model has read the examples.
+    pub fn positions(&self) -> Vec<(String, u64)> {
+        self.lock().models.iter().map(|model| (model.name.clone(), model.position())).collect()
     }
 
     /// The state of the loop in a word.

@@ -10,14 +10,18 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use campanile_data::{Transforms, logged::LoggedRows};
 use campanile_kernels::half::f32_from_f16;
-use campanile_spec::{Batch, config::Run, data::DataSpec};
+use campanile_spec::{
+    Batch,
+    config::{Corrections, Run},
+    data::DataSpec,
+};
 use campanile_stream::{
     log::{Limit, Log, LogError, Records, Stored},
     records::{Example, Schemas, Word},
@@ -46,6 +50,8 @@ pub struct Examples {
     tasks: Vec<String>,
     /// Whether the job has a use for a teacher's words.
     listens: bool,
+    /// Whether it trains on examples that come once more, for labels that came late.
+    repeats: bool,
     stop: Arc<Stop>,
     front: Arc<Front>,
 }
@@ -59,9 +65,15 @@ impl Examples {
             transforms: transforms.clone(),
             tasks: run.model.tasks.iter().map(|task| task.name.clone()).collect(),
             listens: run.distil.listens(),
+            repeats: run.corrections == Corrections::Train,
             stop,
             front: Arc::default(),
         }
+    }
+
+    /// The first record of the topic `examples` that was not read yet, as it moves.
+    pub fn position(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.front.position)
     }
 }
 
@@ -69,6 +81,7 @@ impl Stream for Examples {
     fn source(&self, feed: Feed, first_step: u64, mark: Mark) -> Result<Box<dyn Source>, TrainError> {
         if feed.rank == 0 {
             self.front.say(|said| *said = Said { confirmed: first_step, ..Said::default() });
+            self.front.position.store(mark.next, Ordering::Relaxed);
         }
         Ok(Box::new(ExampleSource {
             log: Arc::clone(&self.log),
@@ -79,6 +92,7 @@ impl Stream for Examples {
             columns_known: Schemas::default(),
             labels: Vec::new(),
             words: self.listens.then(|| Words::new(self.tasks.clone())),
+            repeats: self.repeats,
             records: Records::default(),
             stop: Arc::clone(&self.stop),
             front: Arc::clone(&self.front),
@@ -93,6 +107,8 @@ impl Stream for Examples {
 struct Front {
     said: Mutex<Said>,
     more: Condvar,
+    /// How far rank 0 has read.
+    position: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -194,6 +210,8 @@ struct ExampleSource {
     labels: Vec<Option<bool>>,
     /// What the teacher says of this rank's samples, for a job that listens.
     words: Option<Words>,
+    /// Whether examples that come once more are trained on.
+    repeats: bool,
     records: Records,
     stop: Arc<Stop>,
     front: Arc<Front>,
@@ -242,6 +260,11 @@ impl ExampleSource {
                 return Ok(false);
             }
             for record in records.iter() {
+                // On every rank the same ones are passed over, so all batches are the same.
+                if Example::is_late(record.payload) && !self.repeats {
+                    mark.next = record.offset + 1;
+                    continue;
+                }
                 if own.contains(&count) {
                     self.take(&record).map_err(|problem| {
                         let offset = record.offset;
@@ -254,6 +277,9 @@ impl ExampleSource {
             self.records = records;
         }
         self.mark = mark;
+        if self.feed.rank == 0 {
+            self.front.position.store(mark.next, Ordering::Relaxed);
+        }
         (out.global_count, out.first, out.mark) = (size, own.start, Some(mark));
         self.rows.write(&mut out.samples);
         self.words.iter().for_each(|words| words.write(&mut out.samples));
@@ -277,7 +303,8 @@ impl ExampleSource {
     }
 
     fn take(&mut self, record: &Stored<'_>) -> Result<(), String> {
-        let example = Example::decode(record.payload).ok_or("it is no example")?;
+        let example = Example::decode(record.payload).or_else(|| Example::decode_late(record.payload));
+        let example = example.ok_or("it is no example")?;
         if self.task_places.is_empty() {
             self.find_tasks()?;
         }

@@ -17,6 +17,7 @@ pub mod examples;
 pub mod file;
 pub mod ledger;
 pub mod page;
+pub mod recent;
 mod stop;
 pub mod traffic;
 pub mod watch;

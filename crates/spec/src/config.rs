@@ -77,6 +77,32 @@ pub struct Run {
     pub exchange: ExchangeFormat,
     /// Evaluation while training.
     pub evaluate: Evaluate,
+    /// What labels that come after their example teach.
+    #[serde(default, skip_serializing_if = "Corrections::is_default")]
+    pub corrections: Corrections,
+}
+
+words! {
+    /// What a label that came after its example was written teaches, on a stream.
+    pub enum Corrections {
+        /// Nothing: the example stays what it was.
+        Ignore,
+        /// The example is trained on once more, with that label alone. It needs a log whose joiner repeats late examples
+        /// (`campanile join --repeat-late`; `campanile live` does so by itself).
+        Train,
+    }
+}
+
+impl Default for Corrections {
+    fn default() -> Corrections {
+        Corrections::Ignore
+    }
+}
+
+impl Corrections {
+    fn is_default(&self) -> bool {
+        *self == Corrections::Ignore
+    }
 }
 
 /// How rows move.
@@ -206,7 +232,8 @@ section! {
         pub keep: usize = 5,
         /// Publish only rows that changed, where that is less than half of all.
         pub deltas: bool = true,
-        /// Validation rows that the gate looks at; 0 means no gate. Without a validation split there is none.
+        /// Validation rows that the gate looks at; 0 means no gate. Without a validation split there is none. On a stream the
+        /// gate looks at so many examples that came after the checkpoint, at most those between two checkpoints.
         pub gate_rows: u64 = 100_000,
         /// NE may be above the current version's by this much.
         pub ne_margin: f64 = 0.002,

@@ -41,6 +41,7 @@ fn main() {
             disorder_ms: 1000,
             remember_ms: 120_000,
             features_bytes_max,
+            repeat_late: false,
             impression_inputs: 1,
             word_inputs: 0,
             given: Vec::new(),

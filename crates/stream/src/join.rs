@@ -10,7 +10,8 @@
 //! Time is what the records say, never a clock: the newest time seen, less the disorder that is allowed, is *now*. An
 //! impression closes when now has passed its longest window. Impressions and feedback may come in any order, late and
 //! repeated. Feedback that comes first waits for its impression. Feedback outside its window, or for a closed impression,
-//! becomes a correction.
+//! becomes a correction. With `repeat_late` the example also comes once more behind the others, with that label alone, for
+//! those who train on late labels: one order for all, and one cursor.
 //! What a teacher says of an impression goes into its example if it comes in time, and is dropped if not.
 //! A closed impression is remembered for a while; one that comes again within it is a repetition and dropped.
 //!
@@ -47,6 +48,8 @@ pub struct JoinOptions {
     pub remember_ms: u64,
     /// Bytes of features that are kept in memory.
     pub features_bytes_max: usize,
+    /// Whether an example comes once more when a label of it comes late.
+    pub repeat_late: bool,
     /// How many of the inputs bring impressions, the first ones.
     pub impression_inputs: usize,
     /// How many of the inputs bring a teacher's words, the next ones; the others bring feedback.
@@ -133,10 +136,11 @@ impl Joiner {
         self.now_ms
     }
 
-    fn take(&mut self, arrival: &Arrival<'_>, out: &mut Outgoing) -> Result<(), String> {
+    /// Takes a record; says which example is to come once more.
+    fn take(&mut self, arrival: &Arrival<'_>, out: &mut Outgoing) -> Result<Option<Late>, String> {
         let JoinOptions { impression_inputs, word_inputs, .. } = self.options;
         if arrival.payload == TICK {
-            return Ok(());
+            return Ok(None);
         }
         if arrival.input < impression_inputs {
             let impression = Impression::decode(arrival.payload).ok_or("it is no impression")?;
@@ -150,9 +154,9 @@ impl Joiner {
                 let tasks = self.options.windows_ms.len();
                 return Err(format!("it is feedback of task {}, and there are {tasks}", feedback.task));
             }
-            self.feedback(arrival.time_ms, feedback, out);
+            return Ok(self.feedback(arrival.time_ms, feedback, out));
         }
-        Ok(())
+        Ok(None)
     }
 
     fn impression(&mut self, arrival: &Arrival<'_>, impression: &Impression<'_>) {
@@ -202,7 +206,7 @@ impl Joiner {
         early
     }
 
-    fn feedback(&mut self, at_ms: u64, feedback: Feedback, out: &mut Outgoing) {
+    fn feedback(&mut self, at_ms: u64, feedback: Feedback, out: &mut Outgoing) -> Option<Late> {
         let Feedback { id, task } = feedback;
         self.counts.feedback += 1;
         if let Some(open) = self.open.get_mut(&id) {
@@ -216,6 +220,7 @@ impl Joiner {
                 self.counts.corrections += 1;
                 let correction = Correction { id, task, in_window };
                 out.write(CORRECTIONS, at_ms, |bytes| correction.encode(bytes));
+                return closed.place.map(|place| Late { id, task, time_ms: closed.time_ms, place });
             }
         } else {
             let early = self.early(id, at_ms);
@@ -223,6 +228,21 @@ impl Joiner {
                 early.feedback.push((task, at_ms));
             }
         }
+        None
+    }
+
+    /// Writes an example once more, for a label that came late. Where the log no longer has its features, the correction
+    /// alone stands.
+    fn repeat(&mut self, late: Late, again: Again<'_>, out: &mut Outgoing) -> Result<(), StageError> {
+        let Late { id, task, time_ms, place: (input, offset) } = late;
+        let features = match read_again(input as usize, offset, again, &mut self.again) {
+            Ok(features) => features,
+            Err(StageError::Record { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let tasks = self.options.windows_ms.len() as u16;
+        write_late((id, task), tasks, (time_ms, features), out);
+        Ok(())
     }
 
     fn is_in_window(&self, impression_ms: u64, at_ms: u64, task: u16) -> bool {
@@ -242,7 +262,8 @@ impl Joiner {
             self.write_example(id, open, again, out)?;
             let forget_ms = closes_ms + self.options.remember_ms;
             let labels = open.labels | open.late;
-            self.closed.insert(id, Closed { time_ms: open.time_ms, forget_ms, labels });
+            let place = self.options.repeat_late.then_some((open.input, open.offset));
+            self.closed.insert(id, Closed { time_ms: open.time_ms, forget_ms, labels, place });
             self.forgetting.insert((forget_ms, id));
         }
         while let Some(&(_, id)) = self.forgetting.first().filter(|(forget_ms, _)| *forget_ms < now_ms) {
@@ -286,9 +307,27 @@ impl Joiner {
             self.counts.corrections += 1;
             let correction = Correction { id, task, in_window: false };
             out.write(CORRECTIONS, open.closes_ms, |bytes| correction.encode(bytes));
+            if self.options.repeat_late {
+                write_late((id, task), tasks, (open.time_ms, features), out);
+            }
         }
         Ok(())
     }
+}
+
+/// An example that is to come once more: for which label, and where its features are.
+#[derive(Debug, Clone, Copy)]
+struct Late {
+    id: u64,
+    task: u16,
+    time_ms: u64,
+    place: (u32, Offset),
+}
+
+/// Writes an example once more, with one label.
+fn write_late((id, task): (u64, u16), tasks: u16, (time_ms, features): (u64, &[u8]), out: &mut Outgoing) {
+    let example = Example { id, tasks, labels: 1 << task, known: 1 << task, word: None, features };
+    out.write(EXAMPLES, time_ms, |bytes| example.encode_late(bytes));
 }
 
 /// Feedback for an open impression.
@@ -325,7 +364,11 @@ impl Stage for Joiner {
         for arrival in arrivals {
             self.advance(arrival.time_ms, again, out)?;
             let Arrival { input, offset, .. } = arrival;
-            self.take(&arrival, out).map_err(|problem| StageError::Record { input, offset, problem })?;
+            let late = self.take(&arrival, out);
+            let late = late.map_err(|problem| StageError::Record { input, offset, problem })?;
+            if let Some(late) = late {
+                self.repeat(late, again, out)?;
+            }
         }
         Ok(())
     }

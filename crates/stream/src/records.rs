@@ -4,6 +4,7 @@
 //!   impression   0x11 | id u64 | features
 //!   feedback     0x21 | id u64 | task u16
 //!   example      0x31 | id u64 | tasks u16 | labels u32 | known u32 | word? u8 [, word] | features   time: the impression's
+//!   late example 0x32 | as an example: only the label that came late is known, and no word
 //!   correction   0x41 | id u64 | task u16 | in its window? u8                                     the label is 1 after all
 //!   word         0x51 | id u64 | schema u32 | version u64 | data time i64 | count u16 | logits f16  time: the impression's
 //!   tick         0x61                                                                             only time has passed
@@ -21,6 +22,7 @@ pub use schema::{Schema, Schemas, declare};
 const IMPRESSION: u8 = 0x11;
 const FEEDBACK: u8 = 0x21;
 const EXAMPLE: u8 = 0x31;
+const LATE_EXAMPLE: u8 = 0x32;
 const CORRECTION: u8 = 0x41;
 const WORD: u8 = 0x51;
 
@@ -132,7 +134,26 @@ impl Feedback {
 impl<'a> Example<'a> {
     /// Appends the payload.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(EXAMPLE);
+        self.encode_as(EXAMPLE, out);
+    }
+
+    /// Appends the payload of an example that comes once more, for a label that came late.
+    pub fn encode_late(&self, out: &mut Vec<u8>) {
+        self.encode_as(LATE_EXAMPLE, out);
+    }
+
+    /// Whether a payload is that of an example that comes once more.
+    pub fn is_late(payload: &[u8]) -> bool {
+        payload.first() == Some(&LATE_EXAMPLE)
+    }
+
+    /// Reads the payload of an example that comes once more.
+    pub fn decode_late(payload: &'a [u8]) -> Option<Example<'a>> {
+        Example::decode_as(LATE_EXAMPLE, payload)
+    }
+
+    fn encode_as(&self, kind: u8, out: &mut Vec<u8>) {
+        out.push(kind);
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.tasks.to_le_bytes());
         out.extend_from_slice(&self.labels.to_le_bytes());
@@ -146,7 +167,11 @@ impl<'a> Example<'a> {
 
     /// Reads a payload.
     pub fn decode(payload: &'a [u8]) -> Option<Example<'a>> {
-        let (id, rest) = head(payload, EXAMPLE)?;
+        Example::decode_as(EXAMPLE, payload)
+    }
+
+    fn decode_as(kind: u8, payload: &'a [u8]) -> Option<Example<'a>> {
+        let (id, rest) = head(payload, kind)?;
         let (tasks, rest) = rest.split_first_chunk()?;
         let (labels, rest) = rest.split_first_chunk()?;
         let (known, rest) = rest.split_first_chunk()?;
@@ -277,13 +302,17 @@ mod tests {
             bytes(|out| correction.encode(out)),
             bytes(|out| word.encode(out)),
             TICK.to_vec(),
+            bytes(|out| plain.encode_late(out)),
         ];
+        assert_eq!(Example::decode_late(&all[7]), Some(plain));
         assert_eq!(Example::decode(&all[3]), Some(Example { word: Some(word), ..plain }));
         assert_eq!(word.halves().collect::<Vec<_>>(), [0x0201, 0x0403]);
         for (place, payload) in all.iter().enumerate() {
             assert_eq!(Impression::decode(payload), (place == 0).then_some(impression), "{place}");
             assert_eq!(Feedback::decode(payload).is_some(), place == 1, "{place}");
             assert_eq!(Example::decode(payload).is_some(), place == 2 || place == 3, "{place}");
+            assert_eq!(Example::decode_late(payload).is_some(), place == 7, "{place}");
+            assert_eq!(Example::is_late(payload), place == 7, "{place}");
             assert_eq!(Correction::decode(payload), (place == 4).then_some(correction), "{place}");
             assert_eq!(Word::decode(payload), (place == 5).then_some(word), "{place}");
         }

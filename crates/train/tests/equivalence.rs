@@ -8,7 +8,7 @@ use campanile_spec::{
     Grains, Heads, LearningRate, ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns,
     RowFormat, RowInit, Schedule, Seating, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule,
     TowerSpec, TowerVariant, Towers,
-    config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
+    config::{Corrections, DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
 use campanile_tables::Table;
@@ -264,6 +264,7 @@ fn run_of(case: &Case) -> Run {
         distil: case.distil,
         exchange: case.exchange,
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
+        corrections: Corrections::Ignore,
     }
 }
 

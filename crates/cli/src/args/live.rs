@@ -53,6 +53,10 @@ pub struct JoinArguments {
     /// Memory for features of open impressions; what does not fit is read again from the log.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub features_mib: usize,
+    /// Write an example once more when a label of it comes late, with that label alone: for jobs with
+    /// run.corrections = "train". Others pass over it.
+    #[arg(long)]
+    pub repeat_late: bool,
     /// When to end.
     #[command(flatten)]
     pub ending: EndArguments,

@@ -21,21 +21,60 @@ pub struct Margins {
     pub calibration: f64,
 }
 
-/// The metrics of a snapshot on the first `rows` rows of a data set; 0 means all.
-pub fn judge(snapshot: &Snapshot, dataset: &Dataset, rows: u64) -> Result<Vec<TaskScores>> {
-    let rows = if rows == 0 { dataset.row_count() } else { rows.min(dataset.row_count()) };
-    let mut metrics = Metrics::for_evaluation(&snapshot.job().run);
-    let (mut reader, mut batch) = (dataset.reader()?, Batch::default());
-    let (mut request, mut scorer, mut scores) = (Request::new(), Scorer::new(), Scores::default());
-    for start in (0..rows).step_by(ROWS_AT_ONCE as usize) {
-        reader.read(0, start..rows.min(start + ROWS_AT_ONCE), &mut batch)?;
-        request
-            .prepared(snapshot.inputs(), &batch.dense, &batch.bags)
-            .with_context(|| format!("rows {start} and on of the hold-out"))?;
-        scorer.score(snapshot, &[&request], &mut scores)?;
-        metrics.add(&[predictions(&batch, &scores)]);
+/// What versions are judged on; nobody was trained on it.
+pub enum HoldOut<'a> {
+    /// The first rows of a data set; 0 means all.
+    Rows(&'a Dataset, u64),
+    /// Examples of a stream that came after the checkpoint.
+    #[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only a stream has them"))]
+    Batches(&'a [Batch]),
+}
+
+/// The metrics of a snapshot on a hold-out.
+pub fn judge(snapshot: &Snapshot, hold_out: &HoldOut<'_>) -> Result<Vec<TaskScores>> {
+    let mut judge = Judge::of(snapshot);
+    match *hold_out {
+        HoldOut::Rows(dataset, rows) => {
+            let rows = if rows == 0 { dataset.row_count() } else { rows.min(dataset.row_count()) };
+            let (mut reader, mut batch) = (dataset.reader()?, Batch::default());
+            for start in (0..rows).step_by(ROWS_AT_ONCE as usize) {
+                reader.read(0, start..rows.min(start + ROWS_AT_ONCE), &mut batch)?;
+                judge.look(&batch).with_context(|| format!("rows {start} and on of the hold-out"))?;
+            }
+        }
+        HoldOut::Batches(batches) => {
+            batches.iter().try_for_each(|batch| judge.look(batch)).context("the newest examples")?;
+        }
     }
-    Ok(metrics.running())
+    Ok(judge.metrics.running())
+}
+
+/// Scores batches and keeps the metrics.
+struct Judge<'a> {
+    snapshot: &'a Snapshot,
+    metrics: Metrics,
+    request: Request,
+    scorer: Scorer,
+    scores: Scores,
+}
+
+impl Judge<'_> {
+    fn of(snapshot: &Snapshot) -> Judge<'_> {
+        Judge {
+            snapshot,
+            metrics: Metrics::for_evaluation(&snapshot.job().run),
+            request: Request::new(),
+            scorer: Scorer::new(),
+            scores: Scores::default(),
+        }
+    }
+
+    fn look(&mut self, batch: &Batch) -> Result<()> {
+        self.request.prepared(self.snapshot.inputs(), &batch.dense, &batch.bags)?;
+        self.scorer.score(self.snapshot, &[&self.request], &mut self.scores)?;
+        self.metrics.add(&[predictions(batch, &self.scores)]);
+        Ok(())
+    }
 }
 
 fn predictions(batch: &Batch, scores: &Scores) -> Predictions {

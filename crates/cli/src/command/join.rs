@@ -73,6 +73,7 @@ fn join_options(arguments: &JoinArguments) -> Result<JoinOptions> {
         disorder_ms: arguments.disorder.ms,
         remember_ms: arguments.remember.ms,
         features_bytes_max: arguments.features_mib << 20,
+        repeat_late: arguments.repeat_late,
         impression_inputs: 1,
         word_inputs: 1,
     })

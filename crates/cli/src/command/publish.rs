@@ -37,7 +37,7 @@ pub struct Desk<'a> {
     /// The model's name.
     pub model: &'a str,
     /// The margins and the hold-out; `None` publishes without a gate.
-    pub gate: Option<(Margins, &'a Dataset, u64)>,
+    pub gate: Option<(Margins, gate::HoldOut<'a>)>,
     /// Versions that stay.
     pub keep: usize,
     /// How versions are stored.
@@ -128,8 +128,8 @@ impl HoldOut {
         Ok(Some(HoldOut { dataset, margins, rows: arguments.rows }))
     }
 
-    fn gate(&self) -> (Margins, &Dataset, u64) {
-        (self.margins, &self.dataset, self.rows)
+    fn gate(&self) -> (Margins, gate::HoldOut<'_>) {
+        (self.margins, gate::HoldOut::Rows(&self.dataset, self.rows))
     }
 }
 
@@ -148,14 +148,14 @@ impl Desk<'_> {
         // Opening it reads every byte and compares transforms, shapes and tables: what cannot be served stops here.
         let candidate = Snapshot::open(checkpoint, model, &Options::default())?;
         let mut judged = Vec::new();
-        if let Some((margins, dataset, rows)) = self.gate {
+        if let Some((margins, hold_out)) = &self.gate {
             if let Some(number) = registry.current(model)? {
                 let current = Snapshot::of_registry(registry, model, number, None, &Options::default())?;
-                judged.push(("current", gate::judge(&current, dataset, rows)?));
+                judged.push(("current", gate::judge(&current, hold_out)?));
             }
-            let scores = gate::judge(&candidate, dataset, rows)?;
+            let scores = gate::judge(&candidate, hold_out)?;
             let before = judged.first().map(|(_, scores)| &scores[..]);
-            gate::compare(&scores, before, margins)?;
+            gate::compare(&scores, before, *margins)?;
             judged.push(("candidate", scores));
         }
         let measured: serde_json::Map<String, Value> =

@@ -98,6 +98,11 @@ fn trained(
         let log = crate::stage::open_log(address, &stream.entry)?;
         let ending = crate::args::live::EndArguments { stop_at_end: stream.stop_at_end };
         let stop = crate::stage::stop(&ending)?;
+        if place.is_first() {
+            let (log, stop) = (std::sync::Arc::clone(&log), std::sync::Arc::clone(&stop));
+            let recent = campanile_live::recent::Recent::new(log, &job.run, &prepared.transforms, stop);
+            watcher.publisher = Publisher::on_stream(job, prepared, recent);
+        }
         let examples = campanile_live::examples::Examples::new(log, &job.run, &prepared.transforms, stop);
         return Ok(train_on_stream(job, prepared, &examples, place.ranks(job)?, watcher)?);
     }

@@ -82,6 +82,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         distil: run.distil,
         exchange: run.exchange,
         evaluate: run.evaluate,
+        corrections: run.corrections,
     };
     Ok(Job { run, process })
 }

@@ -104,6 +104,7 @@ fn raw_run(run: &Run) -> RawRun {
         distil: run.distil,
         exchange: run.exchange,
         evaluate: run.evaluate.clone(),
+        corrections: run.corrections,
     }
 }
 

@@ -5,7 +5,7 @@
 //! the synthetic world) have one form for both.
 
 use super::{
-    Evaluate, ExchangeFormat, Process,
+    Corrections, Evaluate, ExchangeFormat, Process,
     keys::{section, words},
     preset::GivenWorld,
 };
@@ -53,6 +53,8 @@ section! {
         pub distil: Distil,
         pub exchange: ExchangeFormat,
         pub evaluate: Evaluate,
+        /// What a label that came after its example was written teaches, on a stream.
+        pub corrections: Corrections = Corrections::Ignore,
     }
 }
 

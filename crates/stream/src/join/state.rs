@@ -22,7 +22,12 @@ pub(super) struct Closed {
     pub time_ms: u64,
     pub forget_ms: u64,
     pub labels: u32,
+    /// Where its features are, if its example may have to come once more.
+    pub place: Option<(u32, Offset)>,
 }
+
+/// Says that a closed impression follows with the place of its features; without the place it is 0.
+const CLOSED_WITH_PLACE: u64 = u64::MAX;
 
 /// Feedback, or a word, that came before its impression.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,7 +66,12 @@ pub(super) fn save(joiner: &Joiner, out: &mut Vec<u8>) {
         word(*id);
         word(*forget_ms);
         match (joiner.closed.get(id), joiner.early.get(id)) {
-            (Some(closed), _) => [0, closed.time_ms, u64::from(closed.labels)].iter().for_each(|v| word(*v)),
+            (Some(closed), _) => {
+                word(if closed.place.is_some() { CLOSED_WITH_PLACE } else { 0 });
+                [closed.time_ms, u64::from(closed.labels)].into_iter().for_each(&mut word);
+                let place = closed.place.map(|(input, offset)| [u64::from(input), offset]);
+                place.into_iter().flatten().for_each(&mut word);
+            }
             (None, early) => {
                 let feedback = early.map_or(&[][..], |early| &early.feedback);
                 word(1 + feedback.len() as u64);
@@ -117,9 +127,10 @@ pub(super) fn restore(joiner: &mut Joiner, bytes: &[u8]) -> Result<(), String> {
     for _ in 0..word()? {
         let (id, forget_ms, kind) = (word()?, word()?, word()?);
         fresh.forgetting.insert((forget_ms, id));
-        if kind == 0 {
+        if kind == 0 || kind == CLOSED_WITH_PLACE {
             let (time_ms, labels) = (word()?, word()? as u32);
-            fresh.closed.insert(id, Closed { time_ms, forget_ms, labels });
+            let place = if kind == 0 { None } else { Some((word()? as u32, word()?)) };
+            fresh.closed.insert(id, Closed { time_ms, forget_ms, labels, place });
         } else {
             let mut early = Early { forget_ms, ..Early::default() };
             for _ in 1..kind {

@@ -1,7 +1,7 @@
 //! Every impression becomes exactly one example with the right labels, whatever the order of events and the crashes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     path::Path,
     sync::{
@@ -28,6 +28,7 @@ fn options(features_bytes_max: usize) -> JoinOptions {
         disorder_ms: DISORDER_MS,
         remember_ms: 10_000,
         features_bytes_max,
+        repeat_late: true,
         impression_inputs: 1,
         word_inputs: 1,
         given: vec![None, Some(0)],
@@ -156,6 +157,8 @@ proptest! {
             let bits = if event.time_ms <= *time_ms + window { labels } else { late };
             *bits |= 1 << event.kind;
         }
+        let (repeated, examples): (Vec<_>, Vec<_>) =
+            examples.into_iter().partition(|bytes| Example::is_late(&bytes[8..]));
         prop_assert_eq!(examples.len(), want.len());
         for bytes in &examples {
             let (time, payload) = bytes.split_at(8);
@@ -171,6 +174,20 @@ proptest! {
         let late: u32 = want.values().map(|(_, labels, late)| (late & !labels).count_ones()).sum();
         prop_assert_eq!(corrections.len() as u32, late);
         prop_assert!(corrections.iter().all(|bytes| !Correction::decode(&bytes[8..]).unwrap().in_window));
+        // Every correction brings its example once more, with its features and that label alone.
+        let corrected: BTreeSet<(u64, u16)> = corrections
+            .iter()
+            .map(|bytes| Correction::decode(&bytes[8..]).unwrap())
+            .map(|correction| (correction.id, correction.task))
+            .collect();
+        let mut found = BTreeSet::new();
+        for bytes in &repeated {
+            let example = Example::decode_late(&bytes[8..]).unwrap();
+            prop_assert_eq!(example.features, features(example.id));
+            prop_assert_eq!((example.labels, example.word), (example.known, None));
+            prop_assert!(found.insert((example.id, example.labels.trailing_zeros() as u16)));
+        }
+        prop_assert_eq!(found, corrected);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use campanile_spec::{
     Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, FeatureSpec, Grains, Heads, LearningRate,
     ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule, SparseOptimizer, TableId,
     TableSpec, TaskSpec,
-    config::{DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining},
+    config::{Corrections, DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
 
@@ -62,6 +62,7 @@ pub fn run(arguments: &TrainBenchArguments) -> Run {
         distil: Default::default(),
         exchange: ExchangeFormat::default(),
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
+        corrections: Corrections::Ignore,
     }
 }
 

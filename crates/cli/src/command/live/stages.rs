@@ -15,6 +15,7 @@ use campanile_live::{
     traffic::Traffic,
     watch::TeacherWatch,
 };
+use campanile_spec::config::Corrections;
 use campanile_stream::{
     join::{JoinOptions, Joiner},
     log::{Limit, Log, Records},
@@ -42,7 +43,7 @@ impl Loop {
     fn is_full(&self) -> Result<bool> {
         let joined = self.log.committed("join", IMPRESSIONS, 0)?;
         let waiting = self.log.range(IMPRESSIONS, 0)?.end.saturating_sub(joined);
-        let examples = self.log.range(EXAMPLES, 0)?.end.saturating_sub(self.board.examples_of_slowest());
+        let examples = self.log.range(EXAMPLES, 0)?.end.saturating_sub(self.board.position_of_slowest());
         Ok(waiting > IMPRESSIONS_WAITING_MAX || examples > self.file.settings.examples_waiting_max)
     }
 }
@@ -97,6 +98,7 @@ pub fn join(live: &Loop) -> Result<()> {
         disorder_ms: (settings.disorder_seconds * 1000.0) as u64,
         remember_ms: (settings.remember_seconds * 1000.0) as u64,
         features_bytes_max: FEATURES_BYTES_MAX,
+        repeat_late: live.file.members.iter().any(|member| member.job.run.corrections == Corrections::Train),
         impression_inputs: 1,
         word_inputs: 1,
     };
@@ -170,7 +172,7 @@ impl Lookout {
             ("join".to_owned(), IMPRESSIONS, log.committed("join", IMPRESSIONS, 0)?),
             ("join, feedback".to_owned(), FEEDBACK, log.committed("join", FEEDBACK, 0)?),
         ];
-        let trainers = live.board.examples_by_model().into_iter();
+        let trainers = live.board.positions().into_iter();
         places.extend(trainers.map(|(name, examples)| (format!("train {name}"), EXAMPLES, examples)));
         let now: Vec<(String, u64)> =
             places.iter().map(|(name, _, cursor)| (name.clone(), *cursor)).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use campanile_live::{board::Board, examples::Examples, file::Member};
+use campanile_live::{board::Board, examples::Examples, file::Member, recent::Recent};
 use campanile_train::{
     observe::{Event, Observer},
     ranks::Ranks,
@@ -26,13 +26,15 @@ pub fn train(live: &Loop, place: usize) -> Result<()> {
         make_output(job, false)?;
         let prepared = prep::prepared(job, true)?;
         let stop = Arc::clone(&live.stop_trainers);
+        let recent = Recent::new(Arc::clone(&live.log), &job.run, &prepared.transforms, Arc::clone(&stop));
         let examples = Examples::new(Arc::clone(&live.log), &job.run, &prepared.transforms, stop);
+        live.board.follow(place, examples.position());
         let mut watcher = Watcher {
             board: &live.board,
             place,
             name,
             batch_size: job.run.batch_size as u64,
-            publisher: Publisher::of(job, &prepared),
+            publisher: Publisher::on_stream(job, &prepared, recent),
             quiet: live.quiet,
         };
         train_on_stream(job, &prepared, &examples, Ranks::threads_for(job)?, &mut watcher)?;

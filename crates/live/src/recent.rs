@@ -1,0 +1,86 @@
+//! The examples that came after a checkpoint: what a gate judges versions on.
+//!
+//! Neither the checkpoint nor any version before it was trained on them, so that both are judged fairly, and on what the
+//! stream is like now.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use campanile_data::Transforms;
+use campanile_spec::{Batch, Grains, config::Run};
+use campanile_stream::{log::Log, topics::EXAMPLES};
+use campanile_train::{
+    TrainError,
+    loader::{Feed, LocalBatch, Mark},
+    run::Stream,
+};
+
+use crate::{End, Stop, examples::Examples};
+
+/// How long to wait before looking for more examples.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Examples that are put together.
+const BATCH: u64 = 256;
+
+/// Recent examples of a log, for one job.
+#[derive(Clone)]
+pub struct Recent {
+    log: Arc<dyn Log>,
+    run: Run,
+    transforms: Transforms,
+    stop: Arc<Stop>,
+    /// Set when the run has ended, whatever the stream does.
+    ended: Arc<Stop>,
+}
+
+impl Recent {
+    /// For a job, with the transforms of its data. When `stop` asks for an end, nobody waits for examples any more.
+    pub fn new(log: Arc<dyn Log>, run: &Run, transforms: &Transforms, stop: Arc<Stop>) -> Recent {
+        Recent { log, run: run.clone(), transforms: transforms.clone(), stop, ended: Arc::default() }
+    }
+
+    /// The run has ended: from now on what there is must do.
+    pub fn wait_no_more(&self) {
+        self.ended.ask(End::AtEnd);
+    }
+
+    /// The `count` examples from `next` on, or about that, once they are there; when there will be no more, the last ones.
+    ///
+    /// # Errors
+    /// When the log fails, or has what the job cannot read.
+    pub fn after(&self, next: u64, count: u64) -> Result<Vec<Batch>, TrainError> {
+        let failed = |error: campanile_stream::log::LogError| TrainError::Stream(error.to_string());
+        let start = loop {
+            let there = self.log.range(EXAMPLES, 0).map_err(failed)?;
+            if next + count <= there.end {
+                break next;
+            }
+            if self.stop.end().max(self.ended.end()) >= End::AtEnd {
+                break next.min(there.end.saturating_sub(count)).max(there.start);
+            }
+            self.ended.wait(PAUSE);
+        };
+        let size = BATCH.min(count).max(1);
+        let nobody_more = Arc::new(Stop::new(End::AtEnd));
+        let examples = Examples::new(Arc::clone(&self.log), &self.run, &self.transforms, nobody_more);
+        let feed = Feed {
+            row_count: count,
+            batch_size: size as usize,
+            grains: Grains::new(1),
+            rank: 0,
+            rank_count: 1,
+        };
+        let mut source = examples.source(feed, 0, Mark { next: start, time_ms: 0 })?;
+        let mut batches = Vec::new();
+        for step in 0..count / size {
+            let mut read = LocalBatch::default();
+            if !source.read(step, &mut read, &AtomicBool::new(false))? {
+                break;
+            }
+            batches.push(read.samples);
+        }
+        Ok(batches)
+    }
+}
