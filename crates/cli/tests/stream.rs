@@ -97,8 +97,8 @@ fn late_labels_teach_where_the_job_says_so() {
     let training = job(home.path(), "training", SAMPLES, "student");
     let text = std::fs::read_to_string(&training).unwrap();
     std::fs::write(&training, text.replacen("[run]", "[run]\ncorrections = \"train\"", 1)).unwrap();
-    // Conversions take longer than a minute, so the windows miss many of them.
-    let tasks = ["--task", "click=1m", "--task", "conversion=1m,given=click", "--remember", "9000h"];
+    // A click takes twenty seconds, so the windows miss most of them: some while the impression is open, some after it.
+    let tasks = ["--task", "click=2s", "--task", "conversion=2s,given=click", "--remember", "9000h"];
     for (log, more) in [("late", &["--repeat-late"][..]), ("once", &[])] {
         let home = home.path().join(log);
         fill(&DirectoryLog::open(&home).unwrap(), &ignoring);
@@ -131,6 +131,7 @@ fn late_labels_teach_where_the_job_says_so() {
     let steps = (SAMPLES + repeated) / 128;
     assert_eq!(trained["step"], steps.to_string().into_bytes());
     assert_eq!(trained["next"], (steps * 128).to_string().into_bytes());
+    assert_ne!(trained.get("dense.safetensors"), ignored.get("dense.safetensors"));
     train(&training, &late);
     assert!(weights(&home.path().join("training")) == trained, "a record was trained on twice");
 }

@@ -78,7 +78,7 @@ pub struct Run {
     /// Evaluation while training.
     pub evaluate: Evaluate,
     /// What labels that come after their example teach.
-    #[serde(default, skip_serializing_if = "Corrections::is_default")]
+    #[serde(default = "Corrections::before", skip_serializing_if = "Corrections::is_as_before")]
     pub corrections: Corrections,
 }
 
@@ -93,15 +93,14 @@ words! {
     }
 }
 
-impl Default for Corrections {
-    fn default() -> Corrections {
+impl Corrections {
+    /// What a run from before the choice did.
+    fn before() -> Corrections {
         Corrections::Ignore
     }
-}
 
-impl Corrections {
-    fn is_default(&self) -> bool {
-        *self == Corrections::Ignore
+    fn is_as_before(&self) -> bool {
+        *self == Corrections::before()
     }
 }
 

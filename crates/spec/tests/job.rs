@@ -118,6 +118,7 @@ fn the_effective_job_has_every_key_and_reads_back() {
         epochs = 1
         steps_max = 0
         precision = "f32"
+        corrections = "ignore"
 
         [run.data]
         kind = "parquet"
