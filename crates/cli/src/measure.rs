@@ -50,11 +50,14 @@ pub struct Settings {
     pub grain_samples: usize,
     /// Bytes of the table whose rows count as far; several times what the caches hold.
     pub far_bytes: usize,
+    /// Bytes that a rank sends to the ranks of its host, itself included: more than caches hold, as the messages of large
+    /// models are. To each rank of other hosts it sends an eighth.
+    pub message_bytes: usize,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { grain_samples: 256, far_bytes: 128 << 20 }
+        Settings { grain_samples: 256, far_bytes: 128 << 20, message_bytes: 32 << 20 }
     }
 }
 
@@ -127,7 +130,7 @@ pub fn reading(comm: &dyn Communicator, settings: Settings) -> Result<Reading, T
         let rates = products::rates(width, settings.grain_samples);
         values.extend([rates.f32_flops_per_second, rates.bf16_flops_per_second, rates.dots_flops_per_second]);
     }
-    for link in exchange::links(comm)? {
+    for link in exchange::links(comm, settings.message_bytes)? {
         values.extend([link.latency_seconds, link.bytes_per_second, link.hidden_share]);
     }
     let all = comm.all_gather(Buffer::of(&values))?;
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn two_ranks_come_to_one_topology_that_can_be_written_and_read() {
-        let settings = Settings { grain_samples: 8, far_bytes: 1 << 20 };
+        let settings = Settings { grain_samples: 1, far_bytes: 1 << 20, message_bytes: 1 << 16 };
         let answers =
             threads::run(2, |comm| -> Result<_, TrainError> { Ok((shape(comm)?, reading(comm, settings)?)) });
         let answers = answers.unwrap();

@@ -20,12 +20,8 @@ use campanile_spec::topology::Link;
 
 use super::{median, products::Work};
 
-/// Bytes that a rank sends to the ranks of its host, itself included: more than caches hold, as the messages of large models
-/// are.
-const BYTES_IN_HOST: usize = 32 << 20;
-
-/// Bytes that it sends to each rank of other hosts.
-const BYTES_CROSS_HOST: usize = 4 << 20;
+/// To each rank of other hosts goes this part of the bytes.
+const CROSS_HOST_PART: usize = 8;
 
 /// Exchanges without content, of which the one in the middle counts.
 const SMALL: usize = 101;
@@ -34,12 +30,12 @@ const SMALL: usize = 101;
 const LARGE: usize = 5;
 
 /// The link inside a host, and the one between hosts where there are several.
-pub fn links(comm: &dyn Communicator) -> Result<Vec<Link>, CommError> {
+pub fn links(comm: &dyn Communicator, bytes: usize) -> Result<Vec<Link>, CommError> {
     let here = comm.split_by_host()?;
-    let mut links = vec![Bench::new(comm, &*here, BYTES_IN_HOST / here.rank_count(), true).link()?];
+    let mut links = vec![Bench::new(comm, &*here, bytes / here.rank_count(), true).link()?];
     if here.rank_count() < comm.rank_count() {
         let peers = comm.split(here.rank() as u32)?;
-        links.push(Bench::new(comm, &*peers, BYTES_CROSS_HOST, false).link()?);
+        links.push(Bench::new(comm, &*peers, bytes / CROSS_HOST_PART, false).link()?);
     }
     Ok(links)
 }
