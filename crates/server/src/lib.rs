@@ -10,8 +10,9 @@
 //! No score is computed here: `serve` does that, with the bits of the offline evaluation. This room decides who may
 //! ask, how much may wait, which snapshot answers, and what is noted.
 
+pub mod awake;
 pub mod client;
-pub mod clock;
+mod clock;
 pub mod dashboard;
 pub mod engine;
 mod error;

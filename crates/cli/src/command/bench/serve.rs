@@ -5,6 +5,7 @@
 //! answer is compared, bit by bit, with what the version that it names says offline.
 
 mod bare;
+mod latencies;
 mod load;
 mod target;
 mod traffic;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 
 use self::{
     bare::Bare,
+    latencies::Latencies,
     load::{Load, Measured},
     target::Target,
     traffic::Traffic,
@@ -31,6 +33,9 @@ use crate::{
     command::{prep, write_report},
     format, job_file,
 };
+
+/// How long one connection asks without a pause.
+const WITHOUT_PAUSE_SECONDS: f64 = 3.0;
 
 /// Runs the command.
 pub fn run(arguments: &ServeBenchArguments) -> Result<()> {
@@ -58,11 +63,19 @@ pub fn run(arguments: &ServeBenchArguments) -> Result<()> {
     let versions: &[PathBuf] =
         if arguments.publish_every > 0.0 { &checkpoints } else { std::slice::from_ref(newest) };
     let traffic = traffic.with_expected(versions)?;
+    let bytes = traffic.rest.first().map_or(0, RestRequest::byte_count);
+    let hot_socket = bare.behind_a_socket(f64::INFINITY, bytes)?;
+    println!(
+        "the same behind a bare socket: p50 {} us, p99 {} us",
+        hot_socket.percentile(0.5),
+        hot_socket.percentile(0.99)
+    );
     let target = Target::start(&directory, versions, arguments)?;
     let mut runs = Vec::new();
     for transport in transports(arguments.transport) {
         let load = Load::new(&target, &traffic, transport, arguments);
         load.warm_up()?;
+        runs.push(without_pause(&load, (&hot, &hot_socket))?);
         if arguments.saturate {
             runs.push(saturate(&load, arguments)?);
         }
@@ -98,6 +111,36 @@ fn transports(name: TransportName) -> Vec<TransportName> {
         TransportName::Both => vec![TransportName::Rest, TransportName::Grpc],
         one => vec![one],
     }
+}
+
+/// One connection that asks as soon as it is answered, beside the scorer that is called in the same way: what the protocol
+/// and the way through the system cost when nobody sleeps.
+fn without_pause(load: &Load<'_>, (bare, socket): (&Latencies, &Latencies)) -> Result<Value> {
+    let measured = load.on_connections(1).run(f64::INFINITY, WITHOUT_PAUSE_SECONDS)?;
+    let (all, problem) = (measured.all(), measured.problems.first());
+    if let Some(problem) = problem {
+        bail!("the server does not answer as it should: {problem}");
+    }
+    let p50 = |latencies: &Latencies| latencies.percentile(0.5) as i64;
+    println!(
+        "{:?}, one request after the other: p50 {} us, {} us over the bare scorer and {} us over the bare socket; p99 {} us",
+        load.transport(),
+        p50(&all),
+        p50(&all) - p50(bare),
+        p50(&all) - p50(socket),
+        all.percentile(0.99)
+    );
+    // The server compares its counters once a second.
+    std::thread::sleep(Duration::from_millis(1100));
+    let stages: Vec<String> = load.stages()?.iter().map(|(stage, us)| format!("{stage} {us} us")).collect();
+    println!("  medians inside the server, to 3 %: {}", stages.join(", "));
+    Ok(json!({
+        "transport": format!("{:?}", load.transport()).to_lowercase(),
+        "without_pause_p50_us": all.percentile(0.5),
+        "without_pause_p99_us": all.percentile(0.99),
+        "without_pause_overhead_p50_us": p50(&all) - p50(bare),
+        "without_pause_over_socket_p50_us": p50(&all) - p50(socket),
+    }))
 }
 
 /// The highest rate at which the 99th percentile stays within the limit, to about 5 %.

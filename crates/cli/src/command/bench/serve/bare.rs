@@ -14,9 +14,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use campanile_serve::{Options, Request, Scorer, Scores, Snapshot};
-use campanile_server::histogram::Counts;
 
 use super::{
+    latencies::Latencies,
     traffic::{MODEL, Traffic, request},
     wait_until,
 };
@@ -53,27 +53,17 @@ impl Bare {
     }
 
     /// Scores the requests one after the other.
-    pub fn without_pause(&mut self) -> Result<Counts> {
-        let mut counts = Counts::default();
-        let start = Instant::now();
-        for place in 0.. {
-            let before = Instant::now();
-            if before.duration_since(start) >= TIME {
-                break;
-            }
-            self.score(place)?;
-            counts.add(before.elapsed().as_micros() as u64);
-        }
-        Ok(counts)
+    pub fn without_pause(&mut self) -> Result<Latencies> {
+        self.when_due(f64::INFINITY)
     }
 
     /// Scores `rate` requests a second, each when it is due.
-    pub fn when_due(&mut self, rate: f64) -> Result<Counts> {
+    pub fn when_due(&mut self, rate: f64) -> Result<Latencies> {
         paced(rate, |place| self.score(place).map(drop))
     }
 
     /// The same behind a socket: `bytes` come in, the scores go out.
-    pub fn behind_a_socket(&mut self, rate: f64, bytes: usize) -> Result<Counts> {
+    pub fn behind_a_socket(&mut self, rate: f64, bytes: usize) -> Result<Latencies> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port for the bare socket")?;
         let mut client = TcpStream::connect(listener.local_addr()?)?;
         let (mut served, _) = listener.accept()?;
@@ -95,7 +85,7 @@ impl Bare {
                 Ok(())
             });
             let (asked, mut answer) = (vec![0; bytes], Vec::new());
-            let counts = paced(rate, |_| {
+            let latencies = paced(rate, |_| {
                 client.write_all(&asked)?;
                 let mut length = [0; 4];
                 client.read_exact(&mut length)?;
@@ -104,23 +94,27 @@ impl Bare {
             });
             drop(client);
             server.join().map_err(|_| anyhow::anyhow!("the thread of the bare socket failed"))??;
-            counts
+            latencies
         })
     }
 }
 
-/// Calls at `rate` a second, each when it is due; latencies count from that moment.
-fn paced(rate: f64, mut call: impl FnMut(usize) -> Result<()>) -> Result<Counts> {
-    let mut counts = Counts::default();
+/// Calls at `rate` a second, each when it is due, or one after the other when the rate is infinite; latencies count from
+/// the moment at which a call is due.
+fn paced(rate: f64, mut call: impl FnMut(usize) -> Result<()>) -> Result<Latencies> {
+    let mut latencies = Latencies::default();
     let start = Instant::now();
     for place in 0.. {
-        let after = Duration::from_secs_f64(place as f64 / rate);
-        if after >= TIME {
+        let due = match rate.is_finite() {
+            true => start + Duration::from_secs_f64(place as f64 / rate),
+            false => Instant::now(),
+        };
+        if due >= start + TIME {
             break;
         }
-        wait_until(start + after);
+        wait_until(due);
         call(place)?;
-        counts.add((start + after).elapsed().as_micros() as u64);
+        latencies.add(due.elapsed().as_micros() as u64);
     }
-    Ok(counts)
+    Ok(latencies)
 }

@@ -10,13 +10,10 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use campanile_server::{
-    client::{GrpcClient, RestClient, floats},
-    histogram::Counts,
-};
+use campanile_server::client::{GrpcClient, RestClient, RestRequest, floats};
 use serde_json::Value;
 
-use super::{target::Target, traffic::Traffic, wait_until};
+use super::{latencies::Latencies, target::Target, traffic::Traffic, wait_until};
 use crate::args::{ServeBenchArguments, TransportName};
 
 /// How long after a publication answers count as given during a swap.
@@ -41,8 +38,8 @@ pub struct Measured {
     /// Answers that are not the scores of the version that they name.
     pub mixed: u64,
     pub seconds: f64,
-    pub steady: Counts,
-    pub swapping: Counts,
+    pub steady: Latencies,
+    pub swapping: Latencies,
     pub versions: BTreeSet<String>,
     pub problems: Vec<String>,
 }
@@ -69,6 +66,11 @@ impl<'a> Load<'a> {
         Load { target, traffic, transport, connections: arguments.connections }
     }
 
+    /// The same on another number of connections.
+    pub fn on_connections(&self, connections: usize) -> Load<'a> {
+        Load { connections, ..*self }
+    }
+
     pub fn transport(&self) -> TransportName {
         self.transport
     }
@@ -82,6 +84,22 @@ impl<'a> Load<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The median of every stage inside the server over its last seconds, as the server itself counts.
+    pub fn stages(&self) -> Result<Vec<(String, u64)>> {
+        let ask = RestRequest::new("GET", "/dashboard.json", &[], &[]);
+        let page: Value = serde_json::from_slice(&RestClient::connect(self.target.http)?.send(&ask)?.body)?;
+        let stages = page["stages"].as_array().map_or(&[][..], Vec::as_slice).iter();
+        Ok(stages
+            .filter(|stage| stage["count"].as_u64() > Some(0))
+            .map(|stage| {
+                (
+                    stage["stage"].as_str().unwrap_or_default().to_owned(),
+                    stage["p50_us"].as_u64().unwrap_or(0),
+                )
+            })
+            .collect())
     }
 
     /// So many requests a second for so long; an infinite rate asks without a pause.
@@ -184,7 +202,7 @@ fn rest_values(body: &[u8], split: Option<&str>) -> Ended {
 }
 
 impl Measured {
-    /// Counts one request; its time is `Ok` during a swap, `Err` otherwise.
+    /// Latencies one request; its time is `Ok` during a swap, `Err` otherwise.
     fn add(&mut self, ended: Ended, traffic: &Traffic, place: usize, us: Result<u64, u64>) {
         match ended {
             Ended::Answered { version, values } => {
@@ -228,7 +246,7 @@ impl Measured {
     }
 
     /// All latencies.
-    pub fn all(&self) -> Counts {
+    pub fn all(&self) -> Latencies {
         let mut all = self.steady.clone();
         all.merge(&self.swapping);
         all
