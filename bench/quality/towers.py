@@ -151,7 +151,9 @@ def real(campanile, given):
     for log in towers_data.logs(given.data, campanile.folder):
         rows = {name: [] for name in ["flat", "learned", "round robin", "random"]}
         flat, narrow = (NETWORKS[given.model].format(width=width) for width in (log.dim, log.dim // COMPRESSION))
-        for seed in range(given.first_seed, given.first_seed + given.seeds):
+        for turn in range(given.seeds):
+            seed = given.first_seed + turn
+            log.turn(turn, given.seeds)
             names, kinds = partitions(campanile, log.job(seed, flat), log.towers, seed)
             for name, values in rows.items():
                 towers = "" if name == "flat" else section(kinds[name], names, log.dim)
