@@ -12,7 +12,10 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -66,6 +69,8 @@ pub struct JetStreamLog {
     cursors: stream::Stream,
     /// Told when the connection is lost.
     lost: Arc<Notify>,
+    /// How often it was.
+    losses: Arc<AtomicU64>,
     topics: Mutex<BTreeMap<String, Arc<Topic>>>,
 }
 
@@ -79,8 +84,9 @@ struct Partition {
     stream: stream::Stream,
     /// The number of the next record, when this process has written the last.
     next: Mutex<Option<Offset>>,
-    /// A consumer, and the record that it will give next.
-    consumer: Mutex<Option<(PullConsumer, Offset)>>,
+    /// A consumer, the record that it will give next, and how often the connection had been lost when it was made: a server
+    /// that comes back does not know it.
+    consumer: Mutex<Option<(PullConsumer, Offset, u64)>>,
 }
 
 impl JetStreamLog {
@@ -96,12 +102,13 @@ impl JetStreamLog {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| failed("start")(&error))?;
-        let lost = Arc::new(Notify::new());
+        let (lost, losses) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)));
         let (context, cursors) = runtime.block_on(async {
-            let told = Arc::clone(&lost);
+            let (told, counted) = (Arc::clone(&lost), Arc::clone(&losses));
             let mut options =
                 ConnectOptions::new().request_timeout(Some(PATIENCE)).event_callback(move |event| {
                     if matches!(event, Event::Disconnected) {
+                        counted.fetch_add(1, Ordering::Relaxed);
                         told.notify_waiters();
                     }
                     std::future::ready(())
@@ -134,7 +141,15 @@ impl JetStreamLog {
             let cursors = cursors.map_err(|error| failed("make a stream on")(&error))?;
             Ok::<_, LogError>((context, cursors))
         })?;
-        Ok(JetStreamLog { server, runtime, context, cursors, lost, topics: Mutex::new(BTreeMap::new()) })
+        Ok(JetStreamLog {
+            server,
+            runtime,
+            context,
+            cursors,
+            lost,
+            losses,
+            topics: Mutex::new(BTreeMap::new()),
+        })
     }
 
     fn stream_name(&self, topic: &str, partition: u32) -> String {
@@ -320,8 +335,9 @@ impl Log for JetStreamLog {
             }
             let mut at = from;
             while at < range.end && !out.is_full(limit) {
+                let losses = self.losses.load(Ordering::Relaxed);
                 let (pull, reached) = match consumer.take() {
-                    Some((pull, reached)) if reached == at => (pull, reached),
+                    Some((pull, reached, made)) if reached == at && made == losses => (pull, reached),
                     _ => (self.consumer(place, at).await?, at),
                 };
                 let left = (range.end - at).min((limit.records.max(1) - out.len()) as u64) as usize;
@@ -346,9 +362,11 @@ impl Log for JetStreamLog {
                 }
                 let taken = out.last().map_or(at, |record| record.offset + 1);
                 // What was fetched above the limit is fetched again by another consumer.
-                *consumer = (came == taken).then_some((pull, taken));
+                *consumer = (came == taken).then_some((pull, taken, losses));
                 if taken == at {
-                    break;
+                    // Never as if the log ended here: a reader might end with it.
+                    let problem = format!("record {at} of {} is there and did not come", place.subject);
+                    return Err(self.error("read from")(&problem));
                 }
                 at = taken;
             }
