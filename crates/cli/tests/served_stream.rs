@@ -9,9 +9,14 @@ use std::{
 };
 
 use campanile_stream::{
-    log::{DirectoryLog, Log, Record},
+    log::{DirectoryLog, Log, Record, address},
     records::{Example, Schemas, TICK, impression_id},
 };
+
+#[path = "../../stream/tests/suite/broker.rs"]
+#[cfg(feature = "nats")]
+#[expect(dead_code, reason = "logs are opened by their address here, and the broker lives")]
+mod broker;
 
 #[path = "suite/stream_fixture.rs"]
 #[expect(dead_code, reason = "worlds are for the other tests of streams")]
@@ -221,6 +226,53 @@ fn what_was_served_is_what_is_trained_on() {
     for (name, bytes) in want.iter().filter(|(name, _)| *name != "next") {
         assert!(&found[name] == bytes, "{name} differs");
     }
+}
+
+/// A server that is killed again and again while it answers, by a client that asks everything again under its ids: one example
+/// for each candidate, however many of the answers were logged before.
+fn killed_servers_give_each_candidate_once(address: &str) {
+    let home = tempfile::tempdir().unwrap();
+    write_rows(&home.path().join("first.csv"), all());
+    succeed(&["train", &job(home.path(), "first", "first.csv", "")]);
+    let model = format!("ranker={}", home.path().join("first").display());
+    let join = ["join", address, "--task", "click=10m", "--stop-at-end"];
+    succeed(&join);
+    for killed_at in [5, 17, 11, REQUESTS] {
+        let server = Served::start(&["serve", "--model", &model, "--log-features", address]);
+        (0..killed_at).for_each(|request| drop(server.post(&body(request))));
+        if killed_at == REQUESTS {
+            server.end();
+        } else {
+            drop(server); // It gets no time to write what waits for the log.
+            succeed(&join);
+        }
+    }
+    let log = address::open(address, &address::Entry::default()).unwrap();
+    let time_ms = records(&*log, "impressions").last().unwrap().0 + 3_600_000;
+    log.append("feedback", 0, &[Record { time_ms, payload: TICK }]).unwrap();
+    drop(log);
+    succeed(&join);
+    let log = address::open(address, &address::Entry::default()).unwrap();
+    let mut found: Vec<u64> =
+        records(&*log, "examples").iter().map(|(_, bytes)| Example::decode(bytes).unwrap().id).collect();
+    found.sort_unstable();
+    let mut want: Vec<u64> =
+        all().map(|(request, place)| impression_id(&format!("request-{request}"), place as u32)).collect();
+    want.sort_unstable();
+    assert_eq!(found, want);
+}
+
+#[test]
+fn killed_servers_give_each_candidate_once_over_a_directory() {
+    let home = tempfile::tempdir().unwrap();
+    killed_servers_give_each_candidate_once(&format!("dir:{}", home.path().join("log").display()));
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn killed_servers_give_each_candidate_once_over_a_broker() {
+    let Some(broker) = broker::Broker::start() else { return };
+    killed_servers_give_each_candidate_once(&format!("{}/served", broker.url()));
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub struct StageLine {
     pub name: String,
     /// Records that wait for it.
     pub waiting: u64,
+    /// The most that waited for it at any look since the loop was started.
+    pub waiting_most: u64,
     /// How far behind the newest record of the stream it is, in milliseconds of the stream; unknown for some.
     pub behind_ms: Option<u64>,
     /// Records a second.
@@ -183,7 +185,10 @@ impl Board {
     ) {
         let mut inner = self.lock();
         inner.words = words;
-        inner.stages = stages;
+        let before = std::mem::replace(&mut inner.stages, stages);
+        for (stage, before) in inner.stages.iter_mut().zip(before) {
+            stage.waiting_most = stage.waiting_most.max(before.waiting_most);
+        }
         inner.teacher = Some(teacher);
         inner.ticks += 1;
         let (adds, stream_ms, tasks) =
@@ -242,9 +247,10 @@ impl Board {
             })
             .collect();
         let stages = inner.stages.iter().map(|stage| {
-            let StageLine { name, waiting, behind_ms, rate } = stage;
+            let StageLine { name, waiting, waiting_most, behind_ms, rate } = stage;
             let behind = behind_ms.map(|ms| ms as f64 / 1000.0);
-            json!({ "name": name, "waiting": waiting, "behind_seconds": behind, "rate": rate })
+            json!({ "name": name, "waiting": waiting, "waiting_most": waiting_most, "behind_seconds": behind,
+                    "rate": rate })
         });
         let teacher = inner.teacher.as_ref().map(|seen| {
             let ages = seen.ages.iter().filter(|(_, values)| values.count > 0).map(|(upto, values)| {

@@ -44,7 +44,8 @@ impl Loop {
         let joined = self.log.committed("join", IMPRESSIONS, 0)?;
         let waiting = self.log.range(IMPRESSIONS, 0)?.end.saturating_sub(joined);
         let examples = self.log.range(EXAMPLES, 0)?.end.saturating_sub(self.board.position_of_slowest());
-        Ok(waiting > IMPRESSIONS_WAITING_MAX || examples > self.file.settings.examples_waiting_max)
+        // What waits for the joiner will wait for the models.
+        Ok(waiting > IMPRESSIONS_WAITING_MAX || examples + waiting > self.file.settings.examples_waiting_max)
     }
 }
 
@@ -183,7 +184,7 @@ impl Lookout {
             });
             let waiting = log.range(topic, 0)?.end.saturating_sub(cursor);
             let behind_ms = self.behind(log, topic, cursor)?;
-            lines.push(StageLine { name, waiting, behind_ms, rate });
+            lines.push(StageLine { name, waiting, waiting_most: waiting, behind_ms, rate });
         }
         self.before = Some((Instant::now(), now));
         let words = log.range(WORDS, 0)?.end;
