@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 use campanile_live::{End, Stop, on_signal};
 use campanile_stream::{
-    log::{Limit, Log, LogError, TopicOptions, address},
+    log::{Limit, Log, LogError, Records, TopicOptions, address},
     stage::{Place, Runner, Stage, StageError, Wiring},
     topics,
 };
@@ -21,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const BROKER_PAUSE: Duration = Duration::from_secs(1);
 /// Between two lines of progress.
 const LINE_PAUSE: Duration = Duration::from_secs(10);
+/// Between two looks at what is no longer kept.
+const KEEP_PAUSE: Duration = Duration::from_secs(60);
 /// What one turn reads of each input at most.
 pub const TURN: Limit = Limit { records: 4096, bytes: 4 << 20 };
 /// Turns between two saved states.
@@ -28,13 +30,18 @@ pub const SAVE_EVERY: u64 = 50;
 
 /// Opens a log and makes the topics of the loop in it.
 pub fn open_log(address: &str, entry: &EntryArguments) -> Result<Arc<dyn Log>> {
+    open_log_with(address, entry, TopicOptions::default())
+}
+
+/// The same, where topics that are not there yet are to be kept in a certain way.
+fn open_log_with(address: &str, entry: &EntryArguments, options: TopicOptions) -> Result<Arc<dyn Log>> {
     let entry = address::Entry {
         credentials: entry.nats_credentials.clone(),
         root_certificates: entry.nats_ca.clone(),
         replicas: entry.nats_replicas,
     };
     let log = address::open(address, &entry)?;
-    topics::create(&*log, TopicOptions::default())?;
+    topics::create(&*log, options)?;
     Ok(log)
 }
 
@@ -56,6 +63,8 @@ pub struct Stretch<'a> {
     pub log: &'a LogArguments,
     /// The stage's name, inputs and outputs.
     pub wiring: Wiring,
+    /// How topics are kept, for the stage that sees to it.
+    pub keep: Option<TopicOptions>,
     /// When to end.
     pub stop: &'a Stop,
     /// Whether it says how it is doing.
@@ -77,11 +86,12 @@ pub fn run<S: Stage>(
     line: impl Fn(&S) -> String,
 ) -> Result<S> {
     // A log that was never there is a mistake; one that was there comes back.
-    let mut log = Some(open_log(&stretch.log.log, &stretch.log.entry)?);
+    let open = || open_log_with(&stretch.log.log, &stretch.log.entry, stretch.keep.unwrap_or_default());
+    let mut log = Some(open()?);
     loop {
         let opened = match log.take() {
             Some(log) => Ok(log),
-            None => open_log(&stretch.log.log, &stretch.log.entry),
+            None => open(),
         };
         match opened.and_then(|log| run_once(stretch, log, &make, &ready, &line)) {
             Err(error) if is_brokers(&error) && stretch.stop.end() < End::Now => {
@@ -103,8 +113,9 @@ fn run_once<S: Stage>(
     line: &impl Fn(&S) -> String,
 ) -> Result<S> {
     let stage = make(Arc::clone(&log))?;
-    let mut runner = Runner::open(log, stretch.wiring.clone(), stage)?;
+    let mut runner = Runner::open(Arc::clone(&log), stretch.wiring.clone(), stage)?;
     let mut last: Option<Instant> = None;
+    let mut kept: Option<Instant> = None;
     let mut told: Option<String> = None;
     loop {
         let waits_for = ready(runner.stage()).err();
@@ -117,10 +128,27 @@ fn run_once<S: Stage>(
             eprintln!("{}", line(runner.stage()));
             last = Some(Instant::now());
         }
+        if stretch.keep.is_some() && moved && kept.is_none_or(|kept| kept.elapsed() >= KEEP_PAUSE) {
+            retain(&*log, &stretch.wiring.inputs[0])?;
+            kept = Some(Instant::now());
+        }
         let end = if moved { stretch.stop.end() } else { stretch.stop.wait(PAUSE) };
         if end == End::Now || end == End::AtEnd && !moved {
             runner.save()?;
+            if stretch.keep.is_some() {
+                retain(&*log, &stretch.wiring.inputs[0])?;
+            }
             return Ok(runner.into_stage());
         }
     }
+}
+
+/// Removes what is no longer kept, as of the newest record of a place.
+fn retain(log: &dyn Log, place: &Place) -> Result<()> {
+    let mut newest = Records::default();
+    log.last(&place.topic, place.partition, &mut newest)?;
+    if let Some(newest) = newest.last() {
+        log.retain(newest.time_ms)?;
+    }
+    Ok(())
 }

@@ -185,7 +185,11 @@ fn mistakes_are_told_in_words() {
     assert!(words.contains("unit"), "{words}");
     let words = said(&["join", &log, "--task", "buy=5m,given=click", "--stop-at-end"]);
     assert!(words.contains("`click` is no other task"), "{words}");
+    let words = said(&["join", &log, "--task", "click=5m", "--keep", "4m", "--stop-at-end"]);
+    assert!(words.contains("--keep 240 s is shorter than the longest window"), "{words}");
     succeed(&["join", &log, "--task", "click=5m", "--stop-at-end"]);
+    let words = said(&["join", &log, "--task", "click=5m", "--keep", "1h", "--stop-at-end"]);
+    assert!(words.contains("made to keep everything and everything, which cannot be changed"), "{words}");
     let words = said(&["join", &log, "--task", "view=5m", "--stop-at-end"]);
     assert!(words.contains("have the tasks `click`, and --task says `view`"), "{words}");
 }

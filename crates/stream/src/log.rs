@@ -318,6 +318,12 @@ pub trait Log: Send + std::marker::Sync {
     /// When it is there with another number of partitions, or cannot be made.
     fn create(&self, topic: &str, options: TopicOptions) -> Result<(), LogError>;
 
+    /// How a topic is kept.
+    ///
+    /// # Errors
+    /// When it is not there, or cannot be asked about.
+    fn options(&self, topic: &str) -> Result<TopicOptions, LogError>;
+
     /// Appends records, in order, and returns the number of the first. Either all are appended or, after a crash, a
     /// first part of them.
     ///

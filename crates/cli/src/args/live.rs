@@ -57,6 +57,13 @@ pub struct JoinArguments {
     /// run.corrections = "train". Others pass over it.
     #[arg(long)]
     pub repeat_late: bool,
+    /// For a new log: how long records are kept, in the time of the stream; without it, for ever. Longer than any window, and
+    /// than any model may be behind.
+    #[arg(long, value_name = "TIME")]
+    pub keep: Option<Time>,
+    /// For a new log: how much of each topic is kept; without it, all.
+    #[arg(long, value_name = "MIB")]
+    pub keep_mib: Option<u64>,
     /// When to end.
     #[command(flatten)]
     pub ending: EndArguments,

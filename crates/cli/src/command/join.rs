@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use campanile_stream::{
     join::{JoinOptions, Joiner},
-    log::Log,
+    log::{Log, TopicOptions},
     records::{Schema, Schemas, declare},
     stage::Wiring,
     topics::{CORRECTIONS, EXAMPLES, FEEDBACK, IMPRESSIONS, WORDS},
@@ -25,8 +25,16 @@ pub fn run(arguments: &JoinArguments) -> Result<()> {
     let options = join_options(arguments)?;
     let names = Schema::new(arguments.tasks.iter().map(|task| task.name.as_str()));
     let stop = stage::stop(&arguments.ending)?;
-    let stretch = Stretch { log: &arguments.log, wiring: wiring(), stop: &stop, quiet: arguments.quiet };
+    let keep = keep_options(arguments)?;
+    let stretch = Stretch {
+        log: &arguments.log,
+        wiring: wiring(),
+        keep: Some(keep),
+        stop: &stop,
+        quiet: arguments.quiet,
+    };
     let make = |log: std::sync::Arc<dyn Log>| {
+        check_keep(&*log, arguments, &keep)?;
         name_tasks(&*log, &names)?;
         Ok(Joiner::new(options.clone()))
     };
@@ -61,6 +69,42 @@ pub fn wiring() -> Wiring {
         limit: stage::TURN,
         save_every: stage::SAVE_EVERY,
     }
+}
+
+/// How topics are kept that are made now.
+fn keep_options(arguments: &JoinArguments) -> Result<TopicOptions> {
+    let longest_ms = arguments.tasks.iter().map(|task| task.window.ms).max().unwrap_or(0);
+    let needed_ms = longest_ms + arguments.disorder.ms;
+    if let Some(keep) = arguments.keep.filter(|keep| keep.ms < needed_ms) {
+        bail!(
+            "--keep {} s is shorter than the longest window and --disorder, {} s; impressions would go before they are joined",
+            keep.ms / 1000,
+            needed_ms / 1000
+        );
+    }
+    Ok(TopicOptions {
+        keep_ms: arguments.keep.map_or(0, |keep| keep.ms),
+        keep_bytes: arguments.keep_mib.unwrap_or(0) << 20,
+        ..TopicOptions::default()
+    })
+}
+
+/// A log that is there keeps its records as it was told when it was made.
+fn check_keep(log: &dyn Log, arguments: &JoinArguments, keep: &TopicOptions) -> Result<()> {
+    let found = log.options(IMPRESSIONS)?;
+    let other_time = arguments.keep.is_some() && found.keep_ms != keep.keep_ms;
+    if other_time || arguments.keep_mib.is_some() && found.keep_bytes != keep.keep_bytes {
+        let said = |value: u64, unit: u64, name: &str| match value {
+            0 => "everything".to_owned(),
+            value => format!("{} {name}", value / unit),
+        };
+        bail!(
+            "this log was made to keep {} and {}, which cannot be changed: leave --keep and --keep-mib out, or begin a new log",
+            said(found.keep_ms, 1000, "s"),
+            said(found.keep_bytes, 1 << 20, "MiB")
+        );
+    }
+    Ok(())
 }
 
 fn join_options(arguments: &JoinArguments) -> Result<JoinOptions> {

@@ -125,6 +125,10 @@ impl Log for DirectoryLog {
         partition::sync_directory(&directory)
     }
 
+    fn options(&self, topic: &str) -> Result<TopicOptions, LogError> {
+        Ok(self.topic(topic)?.options)
+    }
+
     fn append(&self, topic: &str, partition: u32, records: &[Record<'_>]) -> Result<Offset, LogError> {
         let found = self.topic(topic)?;
         let partition = found.partition(topic, partition)?;

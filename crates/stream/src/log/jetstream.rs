@@ -279,6 +279,10 @@ impl Log for JetStreamLog {
         Ok(())
     }
 
+    fn options(&self, topic: &str) -> Result<TopicOptions, LogError> {
+        Ok(self.topic(topic)?.options)
+    }
+
     fn append(&self, topic: &str, partition: u32, records: &[Record<'_>]) -> Result<Offset, LogError> {
         if let Some(long) = records.iter().find(|record| record.payload.len() > PAYLOAD_BYTES_MAX) {
             return Err(LogError::TooLong { bytes: long.payload.len() });

@@ -283,6 +283,9 @@ impl Log for Mortal {
     fn sync(&self) -> Result<(), LogError> {
         self.log.sync()
     }
+    fn options(&self, topic: &str) -> Result<TopicOptions, LogError> {
+        self.log.options(topic)
+    }
     fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
         self.live()?;
         self.log.trim(topic, partition, before)

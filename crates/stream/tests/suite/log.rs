@@ -98,6 +98,8 @@ fn retention(open: &dyn Fn() -> Box<dyn Log>) {
         append(&*log, "by_time", 0, &["twenty bytes of words"], n * 100);
         append(&*log, "by_size", 0, &["twenty bytes of words"], n * 100);
     }
+    assert_eq!(open().options("by_time").unwrap().keep_ms, 1000);
+    assert_eq!(open().options("by_size").unwrap().keep_bytes, 1000);
     assert!(log.retain(10_000).unwrap() > 0);
     let by_time = log.range("by_time", 0).unwrap();
     assert!(by_time.start > 70 && by_time.start <= 91 && by_time.end == 100, "{by_time:?}");

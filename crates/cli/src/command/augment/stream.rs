@@ -55,7 +55,7 @@ pub fn run(arguments: &AugmentArguments) -> Result<()> {
     // A name that cannot be is told at once, not when the first impression comes.
     options.registry.current(&options.model)?;
     let stop = stage::stop(&arguments.stream.ending)?;
-    let stretch = Stretch { log: &log, wiring: wiring(), stop: &stop, quiet: arguments.quiet };
+    let stretch = Stretch { log: &log, wiring: wiring(), keep: None, stop: &stop, quiet: arguments.quiet };
     let ready = |_: &Augmenter| match options.registry.current(&options.model) {
         Ok(Some(_)) => Ok(()),
         _ => Err(format!(
