@@ -14,9 +14,10 @@ fn traffic_waits_for_the_slowest_model() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/live.toml");
     let text = std::fs::read_to_string(example).unwrap();
     // Short windows, so that examples come early in a short run.
+    let waiting = format!("examples_waiting_max = {WAITING_MAX}");
     let changes = [
         ("click = 120.0, conversion = 600.0", "click = 5.0, conversion = 10.0"),
-        ("examples_waiting_max = 50_000", &format!("examples_waiting_max = {WAITING_MAX}")),
+        ("examples_waiting_max = 50_000", waiting.as_str()),
         ("speed = 30.0", "speed = 0.0"),
     ];
     let text = changes.iter().fold(text, |text, (from, to)| {

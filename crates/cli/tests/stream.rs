@@ -189,7 +189,10 @@ fn mistakes_are_told_in_words() {
     assert!(words.contains("--keep 240 s is shorter than the longest window"), "{words}");
     succeed(&["join", &log, "--task", "click=5m", "--stop-at-end"]);
     let words = said(&["join", &log, "--task", "click=5m", "--keep", "1h", "--stop-at-end"]);
-    assert!(words.contains("made to keep everything and everything, which cannot be changed"), "{words}");
+    assert!(
+        words.contains("made to keep records for ever, all of them, and that cannot be changed"),
+        "{words}"
+    );
     let words = said(&["join", &log, "--task", "view=5m", "--stop-at-end"]);
     assert!(words.contains("have the tasks `click`, and --task says `view`"), "{words}");
 }

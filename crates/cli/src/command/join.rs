@@ -94,14 +94,16 @@ fn check_keep(log: &dyn Log, arguments: &JoinArguments, keep: &TopicOptions) -> 
     let found = log.options(IMPRESSIONS)?;
     let other_time = arguments.keep.is_some() && found.keep_ms != keep.keep_ms;
     if other_time || arguments.keep_mib.is_some() && found.keep_bytes != keep.keep_bytes {
-        let said = |value: u64, unit: u64, name: &str| match value {
-            0 => "everything".to_owned(),
-            value => format!("{} {name}", value / unit),
+        let time = match found.keep_ms {
+            0 => "for ever".to_owned(),
+            ms => format!("for {} s", ms / 1000),
+        };
+        let size = match found.keep_bytes {
+            0 => "all of them".to_owned(),
+            bytes => format!("{} MiB of each topic", bytes >> 20),
         };
         bail!(
-            "this log was made to keep {} and {}, which cannot be changed: leave --keep and --keep-mib out, or begin a new log",
-            said(found.keep_ms, 1000, "s"),
-            said(found.keep_bytes, 1 << 20, "MiB")
+            "this log was made to keep records {time}, {size}, and that cannot be changed; leave --keep and --keep-mib out, or begin a new log"
         );
     }
     Ok(())
