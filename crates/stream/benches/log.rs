@@ -28,7 +28,7 @@ fn main() {
         "{:>8} {:>7} {:>14} {:>14} {:>14} {:>14}",
         "payload", "batch", "append MB/s", "of plain", "read MB/s", "of plain"
     );
-    for (payload_bytes, batch) in [(200, 64), (1000, 64), (60_000, 1), (64 << 10, 1)] {
+    for (payload_bytes, batch) in [(200, 64), (1000, 64), (1024, 64), (60_000, 1), (64 << 10, 1)] {
         let (mut append, mut append_share, mut read, mut read_share) = (vec![], vec![], vec![], vec![]);
         for _ in 0..ROUNDS {
             let _ = fs::remove_dir_all(&home);
