@@ -46,6 +46,13 @@ fn rules_on_source_fire() {
         expect![""],
     );
     check(
+        "docs/live.md",
+        "one\n<<<<<<< HEAD\ntwo\n=======\nthree\n>>>>>>> theirs\n",
+        expect![[r#"
+            docs/live.md:2: a merge is not finished here
+            docs/live.md:6: a merge is not finished here"#]],
+    );
+    check(
         "crates/train/src/utils.rs",
         doc,
         expect!["crates/train/src/utils.rs: `utils` says nothing; name the file after what it holds"],

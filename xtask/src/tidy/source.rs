@@ -86,6 +86,7 @@ const SPEC_BOUND: Bound = Bound {
 pub fn complaints(file: &File) -> Vec<String> {
     let mut complaints = machine_complaints(file);
     complaints.extend(name_complaints(file));
+    complaints.extend(merge_complaints(file));
     // This file names what it bans.
     let is_rule = file.path.starts_with("xtask/");
     if file.path.ends_with(".rs") && !is_rule {
@@ -95,6 +96,13 @@ pub fn complaints(file: &File) -> Vec<String> {
         complaints.extend(type_complaints(file));
     }
     complaints
+}
+
+/// Marks that a merge left behind: a compiler finds them in code, nobody in prose.
+fn merge_complaints(file: &File) -> Vec<String> {
+    let is_mark = |line: &str| ["<<<<<<< ", ">>>>>>> "].iter().any(|mark| line.starts_with(mark));
+    let lines = file.text.lines().enumerate().filter(|(_, line)| is_mark(line));
+    lines.map(|(at, _)| format!("{}:{}: a merge is not finished here", file.path, at + 1)).collect()
 }
 
 /// What is not a test: a source file up to the tests at its end, and nothing of a file of tests.
