@@ -24,7 +24,6 @@ use campanile_serve::Request;
 use tokio::sync::oneshot;
 
 use crate::{
-    awake::Awake,
     clock,
     dashboard::History,
     error::ServeError,
@@ -59,8 +58,6 @@ pub struct Engine {
     pub listeners: Listeners,
     /// The last minute, for the page.
     pub history: History,
-    /// Who keeps the network awake between requests.
-    pub awake: Awake,
     queue: Queue<ScoreJob>,
     desks: here::Desks,
     spare: Mutex<Vec<Request>>,
@@ -140,7 +137,6 @@ impl Engine {
             allow_control: false,
             listeners: Listeners::default(),
             history: History::default(),
-            awake: Awake::new(Duration::ZERO),
             queue: Queue::new(queue),
             desks: here::Desks::default(),
             spare: Mutex::default(),
@@ -189,7 +185,6 @@ impl Engine {
     /// Tells of the end of a request.
     pub fn ended<T>(&self, passage: Passage, result: &Result<T, ServeError>) {
         self.listeners.tell(&self.metrics, passage, result.as_ref().err());
-        self.awake.stir();
     }
 
     /// Changes what is in service because a client asked, on a thread that may wait.

@@ -10,7 +10,6 @@
 //! No score is computed here: `serve` does that, with the bits of the offline evaluation. This room decides who may
 //! ask, how much may wait, which snapshot answers, and what is noted.
 
-pub mod awake;
 pub mod client;
 mod clock;
 pub mod dashboard;

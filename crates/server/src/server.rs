@@ -163,8 +163,6 @@ impl Server {
             address
         });
         runtime.spawn(crate::dashboard::watch(Arc::clone(&engine)));
-        let awake = Arc::clone(&engine);
-        runtime.spawn(async move { awake.awake.watch().await });
         let scoring = ScoringThreads::start(&engine, options.scoring_threads)?;
         let follower = Follower::start(&engine, options.poll, journal)?;
         let drain_max = options.drain_max;

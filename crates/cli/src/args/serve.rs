@@ -42,10 +42,6 @@ pub struct ServeArguments {
     /// form by themselves under load.
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub batch_wait_us: u64,
-    /// How long a thread of the network watches its sockets after an answer before it sleeps, in microseconds. Who asks
-    /// again within that time is answered sooner; it costs that much of a core for each answer.
-    #[arg(long, value_name = "US", default_value_t = 0)]
-    pub awake_us: u64,
     /// Requests that may wait; more are answered with 429 or RESOURCE_EXHAUSTED at once.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub queue: usize,
@@ -241,9 +237,6 @@ pub struct ServeBenchArguments {
     /// Samples that the server scores in one call, at most.
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub max_batch: usize,
-    /// How long the server stays awake after an answer, in microseconds; see `campanile serve`.
-    #[arg(long, value_name = "US", default_value_t = 0)]
-    pub awake_us: u64,
     /// Find the highest rate at which the 99th percentile stays within --p99-ms.
     #[arg(long)]
     pub saturate: bool,

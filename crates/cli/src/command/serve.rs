@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail};
 use campanile_serve::{Options, RowStorage};
 use campanile_server::{
-    awake::Awake,
     engine::Engine,
     feature_log::{FeatureLog, Segments},
     journal::Journal,
@@ -47,7 +46,6 @@ pub fn run(arguments: &ServeArguments) -> Result<()> {
         wait: Duration::from_micros(arguments.batch_wait_us),
     };
     let mut engine = Engine::new(Models::new(source(arguments)?), feature_log(arguments)?, limits, queue);
-    engine.awake = Awake::new(Duration::from_micros(arguments.awake_us));
     engine.allow_control = arguments.security.allow_repository_control;
     let journal = Journal::new(std::io::stderr());
     engine.listeners.journal = Some(journal.clone());

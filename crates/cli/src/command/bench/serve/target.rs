@@ -50,7 +50,6 @@ impl Target {
             .args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--poll-ms", "200"])
             .args(["--threads", &arguments.threads.to_string()])
             .args(["--max-batch", &arguments.max_batch.to_string()])
-            .args(["--awake-us", &arguments.awake_us.to_string()])
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the server")?;
