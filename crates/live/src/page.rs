@@ -89,7 +89,13 @@ mod tests {
                 board.trained(place, 100, 25_600, || (scores(), scores()));
             }
             board.set_time(60_000 * tick, 30.0, false);
-            let stage = StageLine { name: "join".to_owned(), waiting: 3, behind_ms: Some(1500), rate: 900.0 };
+            let stage = StageLine {
+                name: "join".to_owned(),
+                waiting: 3,
+                waiting_most: 5,
+                behind_ms: Some(1500),
+                rate: 900.0,
+            };
             board.tick(vec![None; file.members.len()], vec![stage], (seen(), 26_000));
         }
         board
