@@ -280,8 +280,10 @@ pub enum LogError {
         /// The lock.
         path: PathBuf,
     },
-    /// The record was removed by retention.
-    #[error("topic `{topic}`, partition {partition}: record {offset} is gone, the oldest kept is {start}")]
+    /// The record was removed: by retention, or by somebody on the server.
+    #[error(
+        "topic `{topic}`, partition {partition}: record {offset} is gone, the oldest kept after it is {start}"
+    )]
     Gone {
         /// The topic.
         topic: String,

@@ -118,7 +118,7 @@ pub fn machine_cpu_seconds() -> Option<(f64, f64)> {
 /// A number that machines do not share, whatever they are called. `None` where the system does not tell.
 pub fn machine_number() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    u64::from_str_radix(&text.trim().replace('-', "")[..16], 16).ok()
+    u64::from_str_radix(text.trim().replace('-', "").get(..16)?, 16).ok()
 }
 
 /// Seconds since 1970, for the files that ask for a date.

@@ -22,7 +22,7 @@ use campanile_model::Network;
 use campanile_spec::{Batch, NetworkSpec, Plan, config::Run};
 use campanile_train::{
     TrainError,
-    clock::{PARTS, Part},
+    clock::{PARTS, Part, process_cpu_seconds},
     loader::LocalBatch,
     rank::{RankState, Seat},
     ranks::Ranks,
@@ -359,7 +359,7 @@ fn timed_steps(
 ) -> Result<Round, TrainError> {
     comm.agree(Ok(()))?;
     state.timings.take();
-    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let (start, cpu) = (Instant::now(), process_cpu_seconds());
     let (mut round, mut carry) = (Round::default(), Carry::default());
     for _ in 0..steps {
         let batch = &batches[*steps_done as usize % batches.len()];
@@ -371,17 +371,8 @@ fn timed_steps(
     }
     comm.agree(Ok(()))?;
     round.wall_seconds = start.elapsed().as_secs_f64();
-    round.cpu_seconds = cpu_seconds() - cpu;
+    // 0 where the system does not tell.
+    round.cpu_seconds = process_cpu_seconds().zip(cpu).map_or(0.0, |(now, then)| now - then);
     round.parts = state.timings.take();
     Ok(round)
-}
-
-/// Processor seconds of this process so far; 0 where the system does not tell.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: u64 =
-        after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
-    // Linux counts these in hundredths of a second on every architecture that it runs on today.
-    ticks as f64 / 100.0
 }

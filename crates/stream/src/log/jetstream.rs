@@ -362,6 +362,12 @@ impl Log for JetStreamLog {
                             place.subject
                         ))
                     })?;
+                    // Somebody may have deleted a message, or retention may have overtaken this read.
+                    let wanted = out.last().map_or(at, |record| record.offset + 1);
+                    if sequence - 1 != wanted {
+                        let (topic, start) = (topic.to_owned(), sequence - 1);
+                        return Err(LogError::Gone { topic, partition, offset: wanted, start });
+                    }
                     out.push(Stored { offset: sequence - 1, time_ms: u64::from_le_bytes(*time), payload });
                 }
                 let taken = out.last().map_or(at, |record| record.offset + 1);

@@ -309,6 +309,25 @@ mod nats {
     }
 
     #[test]
+    fn a_message_that_somebody_deleted_is_told_and_not_passed_over() {
+        let Some(broker) = Broker::start() else { return };
+        let log = broker.open()();
+        log.create("clicks", small(1)).unwrap();
+        append(&*log, "clicks", 0, &["a", "b", "c", "d"], 1);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let context = async_nats::jetstream::new(async_nats::connect(broker.url()).await.unwrap());
+            let stream = context.get_stream("camp_clicks_0").await.unwrap();
+            assert!(stream.delete_message(3).await.unwrap());
+        });
+        for from in [0, 2] {
+            let error = log.read("clicks", 0, from, ALL, &mut Records::default()).unwrap_err();
+            assert!(matches!(error, LogError::Gone { offset: 2, start: 3, .. }), "{error}");
+        }
+        assert_eq!(read(&*log, "clicks", 0, 3, ALL), ["d"]);
+    }
+
+    #[test]
     fn a_server_that_is_not_there_is_named() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let url = format!("nats://127.0.0.1:{port}");
