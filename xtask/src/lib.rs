@@ -5,10 +5,16 @@ pub mod stages;
 pub mod tidy;
 pub mod wishes;
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 /// The folder that holds the workspace's `Cargo.toml`.
 pub fn workspace_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
+    // What cargo says now comes before what it said when this was built: a shared target folder, or a checkout that moved,
+    // may hold a program that was built somewhere else.
+    let here = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().map_or_else(|| here.clone(), Path::to_owned)
 }
