@@ -218,6 +218,17 @@ fn another_job_in_the_same_output() {
 }
 
 #[test]
+fn another_training_in_the_same_output() {
+    let case = Case::new();
+    assert_eq!(case.train().0, 0);
+    let lock = std::fs::File::open(case.path("output/lock")).unwrap();
+    lock.lock().unwrap();
+    case.fails_with(&["DIR/output is in use by process ", "`--output`"]);
+    drop(lock);
+    assert_eq!(case.train().0, 0);
+}
+
+#[test]
 fn a_flipped_byte_in_any_checkpoint_file_names_the_file() {
     let case = Case::new();
     assert_eq!(case.train().0, 0);

@@ -1,4 +1,5 @@
-//! The embedded log beside plain sequential file I/O of the same bytes with the same policy of syncing.
+//! The embedded log beside plain sequential file I/O with the same policy of syncing: once of the payloads alone, and once of
+//! the very bytes that the log keeps, written in pieces as long as its frames.
 //!
 //! `cargo bench -p campanile-stream --bench log [-- DIRECTORY]`: rounds in turns, medians of the ratios.
 
@@ -24,43 +25,69 @@ fn main() {
         SYNC_BYTES >> 20,
         home.display()
     );
+    println!("shares of plain files: of the payloads alone / of the log's own bytes");
     println!(
-        "{:>8} {:>7} {:>14} {:>14} {:>14} {:>14}",
+        "{:>8} {:>7} {:>12} {:>14} {:>12} {:>14}",
         "payload", "batch", "append MB/s", "of plain", "read MB/s", "of plain"
     );
     for (payload_bytes, batch) in [(200, 64), (1000, 64), (1024, 64), (60_000, 1), (64 << 10, 1)] {
-        let (mut append, mut append_share, mut read, mut read_share) = (vec![], vec![], vec![], vec![]);
-        for _ in 0..ROUNDS {
-            let _ = fs::remove_dir_all(&home);
-            fs::create_dir_all(&home).expect("a directory to write in");
-            let payload: Vec<u8> = (0..payload_bytes).map(|byte| (byte * 31 % 251) as u8).collect();
-            let plain = plain_file(&home.join("plain"), &payload, batch);
-            let log = event_log(&home.join("log"), &payload, batch);
-            append.push(log.0);
-            append_share.push(log.0 / plain.0);
-            read.push(log.1);
-            read_share.push(log.1 / plain.1);
-        }
+        let payload: Vec<u8> = (0..payload_bytes).map(|byte| (byte * 31 % 251) as u8).collect();
+        let payloads = payload.repeat(batch);
+        let rounds: Vec<Round> = (0..ROUNDS)
+            .map(|_| {
+                let _ = fs::remove_dir_all(&home);
+                fs::create_dir_all(&home).expect("a directory to write in");
+                let bare = plain_file(&home.join("payloads"), &payloads);
+                let log = event_log(&home.join("log"), &payload, batch);
+                let frame = frame_bytes(&home.join("log"), TOTAL_BYTES / payloads.len());
+                let same = plain_file(&home.join("frames"), &payloads.repeat(2)[..frame]);
+                Round { log, bare, same }
+            })
+            .collect();
+        let over = |share: fn(&Round) -> f64| median(rounds.iter().map(share).collect());
         println!(
-            "{payload_bytes:>8} {batch:>7} {:>14.0} {:>13.0}% {:>14.0} {:>13.0}%",
-            median(append),
-            100.0 * median(append_share),
-            median(read),
-            100.0 * median(read_share)
+            "{payload_bytes:>8} {batch:>7} {:>12.0} {:>6.0}% /{:>4.0}% {:>12.0} {:>6.0}% /{:>4.0}%",
+            over(|round| round.log.0),
+            100.0 * over(|round| round.log.0 / round.bare.0),
+            100.0 * over(|round| round.log.0 / round.same.0),
+            over(|round| round.log.1),
+            100.0 * over(|round| round.log.1 / round.bare.1),
+            100.0 * over(|round| round.log.1 / round.same.1),
         );
     }
     let _ = fs::remove_dir_all(&home);
 }
 
-/// MB/s of writing and of reading the payloads as one file.
-fn plain_file(path: &Path, payload: &[u8], batch: usize) -> (f64, f64) {
-    let chunk = payload.repeat(batch);
+/// MB/s of writing and of reading.
+struct Round {
+    log: (f64, f64),
+    bare: (f64, f64),
+    same: (f64, f64),
+}
+
+/// How many bytes an append takes in the log's segments.
+fn frame_bytes(log: &Path, appends: usize) -> usize {
+    fn bytes_under(path: &Path) -> u64 {
+        let entries =
+            fs::read_dir(path).expect("the log's directory").map(|entry| entry.expect("an entry").path());
+        entries
+            .map(|entry| match entry.is_dir() {
+                true => bytes_under(&entry),
+                false => fs::metadata(&entry).expect("a file of the log").len(),
+            })
+            .sum()
+    }
+    bytes_under(log) as usize / appends
+}
+
+/// MB/s of writing one file chunk by chunk, and of reading it.
+fn plain_file(path: &Path, chunk: &[u8]) -> (f64, f64) {
     let writes = TOTAL_BYTES / chunk.len();
     let start = Instant::now();
     let mut file = File::create(path).expect("a file");
     let mut unsynced = 0;
     for _ in 0..writes {
-        file.write_all(&chunk).expect("room on the disk");
+        file.write_all(chunk).expect("room on the disk");
         unsynced += chunk.len() as u64;
         if unsynced >= SYNC_BYTES {
             file.sync_data().expect("a disk that syncs");

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::{
     args::TrainArguments,
+    claim::Claim,
     command::{prep, write_report},
     format, job_file,
     place::Place,
@@ -28,7 +29,12 @@ use crate::{
 /// Runs the command.
 pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     let job = place.together(job_of(arguments, place))?;
-    place.only_first(|| make_output(&job, arguments.fresh))?;
+    // Held to the end: two trainings in one directory would take each other's checkpoints for their own.
+    let mut claim = None;
+    place.only_first(|| {
+        claim = Some(Claim::of(&job.process.output_dir, "give this one another directory with `--output`")?);
+        make_output(&job, arguments.fresh)
+    })?;
     let quiet = arguments.quiet || !place.is_first();
     let prepared = place.first_then_others(|| prepared_for(arguments, &job, quiet, place))?;
     let mut watcher = Watcher::new(&job, quiet, place);

@@ -8,6 +8,8 @@
 //! The server keeps what it has acknowledged by its own rules for syncing and replication; [`TopicOptions::sync`] says
 //! nothing here.
 
+mod reading;
+
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -21,25 +23,17 @@ use std::{
 
 use async_nats::{
     ConnectOptions, Event,
-    jetstream::{
-        self,
-        consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull},
-        message::PublishMessage,
-        stream,
-    },
+    jetstream::{self, message::PublishMessage, stream},
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::{
-    Limit, Log, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Stored, TopicOptions, check_name,
-};
+use self::reading::{Consumer, FETCH_MAX, Reading};
+use super::{Limit, Log, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, TopicOptions, check_name};
 
 /// The most messages that wait for their acknowledgement at once.
 const WINDOW: usize = 1000;
-/// The most messages asked for at once.
-const FETCH_MAX: usize = 4096;
 /// How long a request may take before the server counts as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -84,9 +78,8 @@ struct Partition {
     stream: stream::Stream,
     /// The number of the next record, when this process has written the last.
     next: Mutex<Option<Offset>>,
-    /// A consumer, the record that it will give next, and how often the connection had been lost when it was made: a server
-    /// that comes back does not know it.
-    consumer: Mutex<Option<(PullConsumer, Offset, u64)>>,
+    /// What the last read left.
+    consumer: Mutex<Consumer>,
 }
 
 impl JetStreamLog {
@@ -331,57 +324,8 @@ impl Log for JetStreamLog {
         let found = self.topic(topic)?;
         let place = found.partition(topic, partition)?;
         let mut consumer = lock(&place.consumer);
-        self.unless_lost("read from", async {
-            let range = self.range_of(place).await?;
-            if from < range.start {
-                let topic = topic.to_owned();
-                return Err(LogError::Gone { topic, partition, offset: from, start: range.start });
-            }
-            let mut at = from;
-            while at < range.end && !out.is_full(limit) {
-                let losses = self.losses.load(Ordering::Relaxed);
-                let (pull, reached) = match consumer.take() {
-                    Some((pull, reached, made)) if reached == at && made == losses => (pull, reached),
-                    _ => (self.consumer(place, at).await?, at),
-                };
-                let left = (range.end - at).min((limit.records.max(1) - out.len()) as u64) as usize;
-                let fetch = pull.fetch().max_messages(left.min(FETCH_MAX)).messages().await;
-                let mut messages = fetch.map_err(|error| self.error("read from")(&error))?;
-                let mut came = reached;
-                while let Some(message) = messages.next().await {
-                    let message = message.map_err(|error| self.error("read from")(&error))?;
-                    let sequence =
-                        message.info().map_err(|error| self.error("read from")(&error))?.stream_sequence;
-                    came = sequence;
-                    if out.is_full(limit) {
-                        continue;
-                    }
-                    let (time, payload) = message.payload.split_first_chunk().ok_or_else(|| {
-                        self.error("read from")(&format!(
-                            "message {sequence} of {} is no record",
-                            place.subject
-                        ))
-                    })?;
-                    // Somebody may have deleted a message, or retention may have overtaken this read.
-                    let wanted = out.last().map_or(at, |record| record.offset + 1);
-                    if sequence - 1 != wanted {
-                        let (topic, start) = (topic.to_owned(), sequence - 1);
-                        return Err(LogError::Gone { topic, partition, offset: wanted, start });
-                    }
-                    out.push(Stored { offset: sequence - 1, time_ms: u64::from_le_bytes(*time), payload });
-                }
-                let taken = out.last().map_or(at, |record| record.offset + 1);
-                // What was fetched above the limit is fetched again by another consumer.
-                *consumer = (came == taken).then_some((pull, taken, losses));
-                if taken == at {
-                    // Never as if the log ended here: a reader might end with it.
-                    let problem = format!("record {at} of {} is there and did not come", place.subject);
-                    return Err(self.error("read from")(&problem));
-                }
-                at = taken;
-            }
-            Ok(())
-        })
+        let of = Reading { topic, partition, place };
+        self.unless_lost("read from", self.pull(of, from, limit, &mut consumer, out))
     }
 
     fn range(&self, topic: &str, partition: u32) -> Result<Range<Offset>, LogError> {
@@ -466,21 +410,6 @@ impl Log for JetStreamLog {
             }
         }
         Ok(gone)
-    }
-}
-
-impl JetStreamLog {
-    async fn consumer(&self, partition: &Partition, from: Offset) -> Result<PullConsumer, LogError> {
-        let config = pull::Config {
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from + 1 },
-            ack_policy: AckPolicy::None,
-            inactive_threshold: Duration::from_secs(60),
-            memory_storage: true,
-            num_replicas: 1,
-            ..Default::default()
-        };
-        let made = partition.stream.create_consumer(config).await;
-        made.map_err(|error| self.error("read from")(&error))
     }
 }
 

@@ -126,8 +126,9 @@ impl Walk {
                 Parsed::Short(needed) => needed - (out.filled - at),
                 Parsed::Wrong(problem, bytes) => return self.wrong(problem, bytes),
             };
-            let wanted =
-                limit.bytes.saturating_sub(out.payload_bytes).clamp(needed, WINDOW_BYTES.max(needed));
+            // Bytes above the limit would be read again the next time.
+            let wanted = limit.bytes.saturating_sub(out.payload_bytes + (out.filled - at));
+            let wanted = wanted.clamp(needed, WINDOW_BYTES.max(needed));
             let byte = self.byte + (out.filled - at) as u64;
             if self.read_more(byte, wanted, out)? < needed {
                 return Ok(Stop::End);
