@@ -4,10 +4,14 @@
 //! transforms and finds the split. The same code runs while measuring and while packing, so both agree on which
 //! rows are bad.
 
+mod roles;
+
 use std::{collections::HashMap, sync::Arc};
 
-use campanile_spec::data::{BagShape, DataSpec, Split, SplitSpec};
+use campanile_spec::data::{DataSpec, Split};
 
+use self::roles::{LabelCell, Slots, SparseCell, SplitRule, sparse_cell, split_rule};
+pub(crate) use self::roles::{Role, Slot};
 use crate::{
     error::{BadReason, DataError},
     rows::{NO_LABEL, NO_ROW, RowBuffer, Schema},
@@ -117,62 +121,6 @@ pub(crate) struct Decoder {
     keep_keys: bool,
     /// Whether an empty label is a bad row; otherwise the label is absent.
     label_needed: bool,
-}
-
-/// A column of the file that is needed.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Slot {
-    pub name: String,
-    /// The roles it plays, for errors and for checking types.
-    pub roles: Vec<Role>,
-}
-
-/// What a column is used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    Label,
-    Dense,
-    Id,
-    IdList,
-    Bucket,
-    IdWeights { list: bool },
-    SampleWeight,
-    Teacher,
-    Time,
-    Key,
-}
-
-#[derive(Debug, Clone)]
-struct LabelCell {
-    slot: usize,
-    at_least: Option<f64>,
-}
-
-#[derive(Debug, Clone)]
-struct SparseCell {
-    slot: usize,
-    weights: Option<usize>,
-    /// Present for lists.
-    separator: Option<u8>,
-    bag_max: usize,
-    keep_keys: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum SplitRule {
-    /// All rows of a chunk are in the split of its file.
-    File,
-    Time {
-        slot: usize,
-        valid_from: i64,
-        test_from: i64,
-    },
-    /// Hashes below `test` are test rows, those below `held_out` are held out at all.
-    Hash {
-        slot: usize,
-        test: u64,
-        held_out: u64,
-    },
 }
 
 impl Decoder {
@@ -449,65 +397,5 @@ fn teacher_word(raw: Raw<'_>) -> Result<f32, BadReason> {
         None => Ok(f32::NAN),
         Some(value) if (value as f32).is_infinite() => Err(BadReason::NotFinite),
         Some(value) => Ok(value as f32),
-    }
-}
-
-#[derive(Default)]
-struct Slots(Vec<Slot>);
-
-impl Slots {
-    fn of(&mut self, name: &str, role: Role) -> usize {
-        let index = self.0.iter().position(|slot| slot.name == name).unwrap_or_else(|| {
-            self.0.push(Slot { name: name.to_string(), roles: Vec::new() });
-            self.0.len() - 1
-        });
-        self.0[index].roles.push(role);
-        index
-    }
-}
-
-fn sparse_cell(
-    column: &campanile_spec::data::SparseColumn,
-    keep_keys: bool,
-    slots: &mut Slots,
-) -> Result<SparseCell, DataError> {
-    use campanile_spec::data::IdMap;
-    let bucketised = matches!(column.map, IdMap::Bucketise { .. });
-    let (separator, role) = match column.shape {
-        BagShape::One if bucketised => (None, Role::Bucket),
-        BagShape::One => (None, Role::Id),
-        BagShape::List { separator } => {
-            let separator = u8::try_from(separator).ok().filter(u8::is_ascii).ok_or_else(|| {
-                let reason = format!("the separator `{separator}` is not one ASCII character");
-                DataError::Unsupported { column: column.name.clone(), reason }
-            })?;
-            (Some(separator), Role::IdList)
-        }
-    };
-    let list = separator.is_some();
-    Ok(SparseCell {
-        slot: slots.of(&column.name, role),
-        weights: column.weights.as_ref().map(|name| slots.of(name, Role::IdWeights { list })),
-        separator,
-        bag_max: column.bag_max.max(1),
-        keep_keys: keep_keys && matches!(column.map, IdMap::Vocabulary { .. }),
-    })
-}
-
-fn split_rule(split: &SplitSpec, time: Option<usize>, slots: &mut Slots) -> Result<SplitRule, DataError> {
-    match split {
-        SplitSpec::ByFile | SplitSpec::ByRow { .. } => Ok(SplitRule::File),
-        SplitSpec::ByTime { valid_from, test_from } => match time {
-            Some(slot) => Ok(SplitRule::Time { slot, valid_from: *valid_from, test_from: *test_from }),
-            None => Err(DataError::Unsupported {
-                column: "time".into(),
-                reason: "a split by time needs a time column".into(),
-            }),
-        },
-        SplitSpec::ByHash { column, valid, test } => {
-            let threshold = |share: f64| (share.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
-            let slot = slots.of(column, Role::Key);
-            Ok(SplitRule::Hash { slot, test: threshold(*test), held_out: threshold(test + valid) })
-        }
     }
 }
