@@ -1,6 +1,6 @@
 //! Exactly once: stages of the loop that are killed again and again leave what undisturbed ones leave.
 //!
-//! Each of `augment`, `join` and `train --stream`, of a teacher and of a student that listens, is killed at moments drawn from
+//! Each of `augment`, `join` and `train --stream`, of a teacher and of a student that listens and follows, is killed at moments drawn from
 //! a seed over the time that it takes here, until it ends by itself. On NATS JetStream the broker is killed too, and comes back.
 //! `CAMPANILE_KILLS` says how many kills there are at least on each backend; without it, ten and six. With
 //! `--nocapture` each test says how many it did.
@@ -30,7 +30,8 @@ use stream_fixture::{TASKS, campanile, fill, job, records, succeed, weights};
 const SAMPLES: u64 = 128 * 60;
 
 /// A student's part of its job.
-const LISTENS: &str = "[run.distil]\nmethod = \"auxiliary\"\n";
+const LISTENS: &str =
+    "[run.distil]\nmethod = \"auxiliary\"\n[run.follow]\nfeatures = [\"sparse_1\"]\nfloats = 4\n";
 
 fn kills_wanted(usual: usize) -> usize {
     std::env::var("CAMPANILE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(usual)
@@ -49,7 +50,8 @@ fn whole(home: &Path, log: &str, teacher: &Path, mut stage: impl FnMut(&[&str]))
     let registry = teacher.join("registry").display().to_string();
     fill(&*open(log), &student);
     let student = student.display().to_string();
-    stage(&["augment", log, "--teacher", &registry, "--model", "teacher", "--stop-at-end"]);
+    let teacher = ["--teacher", &registry, "--model", "teacher", "--embedding", "4"];
+    stage(&[&["augment", log, "--stop-at-end"], &teacher[..]].concat());
     stage(&[&["join", log, "--stop-at-end"], &TASKS[..]].concat());
     stage(&["train", &tutor, "--stream", log, "--stop-at-end"]);
     stage(&["train", &student, "--stream", log, "--stop-at-end"]);
@@ -152,7 +154,8 @@ fn each_once(log: &dyn Log) {
     let examples: Vec<Example<'_>> =
         examples.iter().map(|(_, payload)| Example::decode(payload).unwrap()).collect();
     assert_eq!(ids(examples.iter().map(|example| example.id).collect()), (SAMPLES, SAMPLES));
-    assert!(examples.iter().all(|example| example.word.is_some_and(|word| word.version == 1)));
+    let is_whole = |word: Word<'_>| word.version == 1 && word.embedding_halves().len() == 4;
+    assert!(examples.iter().all(|example| example.word.is_some_and(is_whole)));
     let words = records(log, "words");
     let of_word = |(_, payload): &(u64, Vec<u8>)| Word::decode(payload).unwrap().id;
     assert_eq!(ids(words.iter().map(of_word).collect()), (SAMPLES, SAMPLES));

@@ -47,6 +47,11 @@ impl Dataset {
         Dataset { kind: Kind::World { world, split, labels }, teacher: None }
     }
 
+    /// Floats of the teacher's embedding that its batches have; 0 for none.
+    pub fn embedding_floats(&self) -> usize {
+        self.teacher.as_ref().map_or(0, |teacher| teacher.embedding)
+    }
+
     /// The same rows with a teacher's words on them.
     pub(crate) fn with_teacher(mut self, teacher: TeacherFile) -> Dataset {
         self.teacher = Some(Arc::new(teacher));

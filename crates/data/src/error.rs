@@ -43,6 +43,20 @@ pub enum DataError {
         /// The job's.
         rows: u64,
     },
+    /// A teacher's words have another embedding than the job follows.
+    #[error(
+        "{path} has {}, and the job's tables follow one of {wanted} floats (run.follow.floats): run `campanile augment` \
+         with this job again",
+        embedding(*.found)
+    )]
+    OtherEmbedding {
+        /// The file.
+        path: PathBuf,
+        /// Floats that it has.
+        found: usize,
+        /// Floats that the job asks for.
+        wanted: usize,
+    },
     /// A teacher's words are about other tasks.
     #[error(
         "{path} has a teacher's words on `{known}`, and this job predicts `{wanted}`: no task is in both"
@@ -394,5 +408,13 @@ impl fmt::Display for BadReason {
             BadReason::NegativeWeight => write!(out, "a sample weight must not be negative"),
             BadReason::Quotes => write!(out, "text follows a closing quote, or the quote never closes"),
         }
+    }
+}
+
+/// The embedding that a file of words has.
+fn embedding(floats: usize) -> String {
+    match floats {
+        0 => "no embedding of the teacher".to_owned(),
+        floats => format!("an embedding of {floats} floats"),
     }
 }

@@ -62,6 +62,8 @@ pub struct PrepOptions {
     pub threads: usize,
     /// Seeds the order of shuffled epochs and the synthetic world; packed files do not depend on it.
     pub seed: u64,
+    /// Floats of a teacher's embedding that batches are to have; 0 for none.
+    pub embedding_floats: usize,
     /// Raw data between two points at which an interrupted run can go on.
     pub journal_every_mib: u64,
 }
@@ -75,6 +77,7 @@ impl PrepOptions {
             threads: 1,
             seed,
             journal_every_mib: 256,
+            embedding_floats: 0,
         }
     }
 }
@@ -152,7 +155,8 @@ pub fn prepare(
     if let Some(path) = &files.teacher {
         let tasks: Vec<String> = data.columns.labels.iter().map(|label| label.name.clone()).collect();
         let rows = prepared.train.row_count();
-        let teacher = TeacherFile::open(path, &tasks, &prepared.fingerprint, rows)?;
+        let of_rows = (&*prepared.fingerprint, rows);
+        let teacher = TeacherFile::open(path, &tasks, options.embedding_floats, of_rows)?;
         let facts = format!("{} taught by {}", prepared.fingerprint, teacher.fingerprint);
         prepared.fingerprint = crate::value::fingerprint(facts.as_bytes());
         prepared.train = prepared.train.with_teacher(teacher);

@@ -215,6 +215,7 @@ impl RowBuffer {
         out.true_probabilities.clear();
         out.teacher_logits.clear();
         out.teacher_delays.clear();
+        out.teacher_embeddings.clear();
         let weighted = schema.features.iter().any(|feature| feature.weighted);
         let (mut offsets, mut rows, mut weights) = std::mem::take(&mut out.bags).into_parts();
         offsets.clear();

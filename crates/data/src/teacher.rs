@@ -6,8 +6,11 @@
 //!
 //! ```text
 //!   "CAMTEACH"  header length, checksum, JSON      block 0   block 1   ...     all blocks but the last of one length
-//!   block       logits f16 [task][row] | teacher u16 [row] | zeros to a multiple of 8 | checksum u32 | zero u32
+//!   block       logits f16 [task][row] | embedding f16 [row][float] | teacher u16 [row] | zeros to a multiple of 8
+//!               | checksum u32 | zero u32
 //! ```
+//!
+//! A file whose teacher was not asked for its embedding has none of these floats, and is of version 1.
 
 mod half;
 mod write;
@@ -27,8 +30,8 @@ pub use write::TeacherWriter;
 
 const MAGIC: &[u8; 8] = b"CAMTEACH";
 
-/// The version of the format.
-const FORMAT_VERSION: u32 = 1;
+/// The version of the format without embeddings, and with them.
+const FORMAT_VERSIONS: [u32; 2] = [1, 2];
 
 /// Rows of every block but the last.
 const BLOCK_ROWS: u64 = 1 << 16;
@@ -46,6 +49,9 @@ pub struct TeacherHeader {
     pub version: u32,
     /// The tasks that it has logits for.
     pub tasks: Vec<String>,
+    /// Floats of the teacher's embedding of a row; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub embedding: usize,
     /// Rows of the split.
     pub rows: u64,
     /// The fingerprint of the data whose rows these are.
@@ -54,6 +60,10 @@ pub struct TeacherHeader {
     pub seconds_per_time_unit: f64,
     /// The teachers that spoke.
     pub teachers: Vec<TeacherVersion>,
+}
+
+fn is_zero(floats: &usize) -> bool {
+    *floats == 0
 }
 
 /// One version of a teacher.
@@ -76,6 +86,8 @@ pub(crate) struct TeacherFile {
     header: TeacherHeader,
     /// For each task of the student, the teacher's.
     tasks: Vec<Option<usize>>,
+    /// Floats of the embedding that the student has a use for; all of them or none.
+    pub embedding: usize,
     first_block: u64,
     /// Follows from every byte.
     pub fingerprint: String,
@@ -95,6 +107,8 @@ pub(crate) struct TeacherReader {
 struct Words {
     /// `[task][row]`.
     logits: Vec<f32>,
+    /// `[row][float]`, as they are stored; empty when nobody asks.
+    embeddings: Vec<u16>,
     teachers: Vec<u16>,
 }
 
@@ -131,8 +145,10 @@ fn read_header(path: &Path) -> Result<(TeacherHeader, u64), DataError> {
         return Err(corrupt("its header does not match its checksum".to_owned()));
     }
     let header: TeacherHeader = serde_json::from_slice(&json).map_err(|error| corrupt(error.to_string()))?;
-    if header.version != FORMAT_VERSION {
-        let reason = format!("it is of version {}, this program reads {FORMAT_VERSION}", header.version);
+    let wanted = FORMAT_VERSIONS[usize::from(header.embedding > 0)];
+    if header.version != wanted {
+        let [first, last] = FORMAT_VERSIONS;
+        let reason = format!("it is of version {}, this program reads {first} and {last}", header.version);
         return Err(corrupt(reason));
     }
     let first_block = 16 + json_bytes.next_multiple_of(8);
@@ -152,13 +168,23 @@ fn block_start(header: &TeacherHeader, first_block: u64, block: u64) -> u64 {
 
 /// Bytes of a block with its checksum.
 fn block_bytes(header: &TeacherHeader, rows: u64) -> u64 {
-    ((header.tasks.len() as u64 + 1) * 2 * rows).next_multiple_of(8) + 8
+    ((header.tasks.len() as u64 + header.embedding as u64 + 1) * 2 * rows).next_multiple_of(8) + 8
 }
 
 impl TeacherFile {
-    /// Opens the words for a student's tasks, and checks that they are for these rows.
-    pub fn open(path: &Path, tasks: &[String], data: &str, rows: u64) -> Result<TeacherFile, DataError> {
+    /// Opens the words for a student's tasks, and checks that they are for these rows, and have the floats of an
+    /// embedding that the student wants, if it wants any.
+    pub fn open(
+        path: &Path,
+        tasks: &[String],
+        embedding: usize,
+        (data, rows): (&str, u64),
+    ) -> Result<TeacherFile, DataError> {
         let (header, first_block) = read_header(path)?;
+        if embedding > 0 && header.embedding != embedding {
+            let (path, found) = (path.to_path_buf(), header.embedding);
+            return Err(DataError::OtherEmbedding { path, found, wanted: embedding });
+        }
         if header.data != data || header.rows != rows {
             return Err(DataError::OtherTeacherData { path: path.to_path_buf(), found: header.rows, rows });
         }
@@ -178,7 +204,8 @@ impl TeacherFile {
             facts.extend(checksum);
         }
         let fingerprint = crate::value::fingerprint(&facts);
-        Ok(TeacherFile { path: path.to_path_buf(), header, tasks: places, first_block, fingerprint })
+        let (path, tasks) = (path.to_path_buf(), places);
+        Ok(TeacherFile { path, header, tasks, embedding, first_block, fingerprint })
     }
 
     fn load(&self, handle: &File, block: u64) -> Result<Words, DataError> {
@@ -192,7 +219,14 @@ impl TeacherFile {
         }
         let mut words = payload.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
         let logits = words.by_ref().take(rows * self.header.tasks.len()).map(half::to_f32).collect();
-        Ok(Words { logits, teachers: words.take(rows).collect() })
+        let given = words.by_ref().take(rows * self.header.embedding);
+        let mut embeddings = Vec::new();
+        if self.embedding > 0 {
+            embeddings.extend(given);
+        } else {
+            given.for_each(drop);
+        }
+        Ok(Words { logits, embeddings, teachers: words.take(rows).collect() })
     }
 }
 
@@ -209,6 +243,8 @@ impl TeacherReader {
         out.teacher_logits.resize(file.tasks.len() * count, f32::NAN);
         out.teacher_delays.clear();
         out.teacher_delays.resize(count, f32::NAN);
+        out.teacher_embeddings.clear();
+        out.teacher_embeddings.resize(count * file.embedding, f32::NAN);
         for (sample, row) in rows.enumerate() {
             let (block, place) = (row / BLOCK_ROWS, (row % BLOCK_ROWS) as usize);
             if self.kept.last().is_none_or(|(newest, _)| *newest != block) {
@@ -222,6 +258,9 @@ impl TeacherReader {
                         words.logits[theirs * words.teachers.len() + place];
                 }
             }
+            let floats = &words.embeddings[place * file.embedding..][..file.embedding];
+            let own = &mut out.teacher_embeddings[sample * file.embedding..][..file.embedding];
+            own.iter_mut().zip(floats).for_each(|(own, half)| *own = half::to_f32(*half));
             if let (Some(newest), Some(time)) = (teacher.data_time, out.times.get(sample)) {
                 let age = (time - newest) as f64 * file.header.seconds_per_time_unit;
                 out.teacher_delays[sample] = age.max(0.0) as f32;

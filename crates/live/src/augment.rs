@@ -12,7 +12,7 @@ use std::{
 
 use campanile_data::logged::LoggedRows;
 use campanile_kernels::half::f16_nearest;
-use campanile_serve::{Options, Request, Scorer, Scores, Snapshot};
+use campanile_serve::{Options, Projection, Request, Scorer, Scores, Snapshot};
 use campanile_spec::Batch;
 use campanile_stream::{
     log::{Log, LogError, Offset, Records},
@@ -37,6 +37,8 @@ pub struct AugmentOptions {
     pub window_ms: u64,
     /// How long ids are remembered, so that an impression that comes twice gets one word.
     pub remember_ms: u64,
+    /// Floats of the teacher's embedding that words carry; 0 for none.
+    pub embedding_floats: usize,
 }
 
 /// What was done.
@@ -64,6 +66,7 @@ pub struct Augmenter {
     counts: AugmentCounts,
     scorer: Scorer,
     scores: Scores,
+    embeddings: Vec<f32>,
     request: Request,
     batch: Batch,
     waiting: Vec<(u64, u64)>,
@@ -75,6 +78,8 @@ struct Teacher {
     rows: LoggedRows,
     columns: Option<u32>,
     tasks: u32,
+    /// What its embeddings are made by, if words carry them.
+    projection: Option<Projection>,
 }
 
 impl Augmenter {
@@ -90,6 +95,7 @@ impl Augmenter {
             counts: AugmentCounts::default(),
             scorer: Scorer::new(),
             scores: Scores::default(),
+            embeddings: Vec::new(),
             request: Request::new(),
             batch: Batch::default(),
             waiting: Vec::new(),
@@ -121,9 +127,12 @@ impl Augmenter {
         let data = &snapshot.job().run.data;
         let rows = LoggedRows::new(data, snapshot.inputs().transforms().clone());
         let rows = rows.map_err(|error| failed(&error))?;
+        let floats = self.options.embedding_floats;
+        let projection = (floats > 0).then(|| Projection::of(&snapshot, floats));
+        let projection = projection.transpose().map_err(|error| failed(&error))?;
         let tasks = Schema::new(snapshot.tasks());
         declare(&*self.log, WORDS, 0, &tasks)?;
-        self.teacher = Some(Teacher { snapshot, rows, columns: None, tasks: tasks.number() });
+        self.teacher = Some(Teacher { snapshot, rows, columns: None, tasks: tasks.number(), projection });
         self.counts.versions += 1;
         Ok(())
     }
@@ -172,19 +181,29 @@ impl Augmenter {
         let snapshot = &teacher.snapshot;
         teacher.rows.write(&mut self.batch);
         let scored = self.request.prepared(snapshot.inputs(), &self.batch.dense, &self.batch.bags);
-        let scored = scored.and_then(|()| self.scorer.score(snapshot, &[&self.request], &mut self.scores));
+        let (scorer, requests, scores) = (&mut self.scorer, &[&self.request], &mut self.scores);
+        let scored = scored.and_then(|()| match teacher.projection {
+            Some(_) => scorer.score_and_keep_hidden(snapshot, requests, scores),
+            None => scorer.score(snapshot, requests, scores),
+        });
         scored.map_err(|error| StageError::World(format!("the teacher cannot score: {error}")))?;
         let tasks = self.scores.task_count;
-        let mut logits = Vec::with_capacity(2 * tasks);
-        for ((id, time_ms), sample) in self.waiting.drain(..).zip(self.scores.logits.chunks_exact(tasks)) {
-            logits.clear();
-            logits.extend(sample.iter().flat_map(|logit| f16_nearest(*logit).to_le_bytes()));
+        let floats = teacher.projection.as_ref().map_or(0, Projection::floats);
+        if let Some(projection) = &teacher.projection {
+            projection.write(&self.scores, &mut self.embeddings);
+        }
+        let (mut logits, mut embedding) = (Vec::with_capacity(2 * tasks), Vec::with_capacity(2 * floats));
+        let said = self.waiting.drain(..).zip(self.scores.logits.chunks_exact(tasks)).enumerate();
+        for (place, ((id, time_ms), sample)) in said {
+            as_halves(sample, &mut logits);
+            as_halves(&self.embeddings[place * floats..][..floats], &mut embedding);
             let word = Word {
                 id,
                 schema: teacher.tasks,
                 version: snapshot.version().number,
                 data_time_ms: snapshot.version().data_time.unwrap_or(i64::MIN),
                 logits: &logits,
+                embedding: &embedding,
             };
             // Time does not pass by a teacher's speaking.
             out.write(0, time_ms, |bytes| word.encode(bytes));
@@ -265,6 +284,12 @@ impl Stage for Augmenter {
         self.seen = ids.iter().map(|[_, id]| *id).collect();
         Ok(())
     }
+}
+
+/// Writes values as halves over whatever is there.
+fn as_halves(values: &[f32], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend(values.iter().flat_map(|value| f16_nearest(*value).to_le_bytes()));
 }
 
 /// How many impressions wait for the teacher.

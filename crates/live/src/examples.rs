@@ -50,6 +50,8 @@ pub struct Examples {
     tasks: Vec<String>,
     /// Whether the job has a use for a teacher's words.
     listens: bool,
+    /// Floats of the teacher's embedding that it follows; 0 for none.
+    embedding_floats: usize,
     /// Whether it trains on examples that come once more, for labels that came late.
     repeats: bool,
     stop: Arc<Stop>,
@@ -64,7 +66,8 @@ impl Examples {
             data: run.data.clone(),
             transforms: transforms.clone(),
             tasks: run.model.tasks.iter().map(|task| task.name.clone()).collect(),
-            listens: run.distil.listens(),
+            listens: run.distil.listens() || !run.follow.is_none(),
+            embedding_floats: run.follow.floats_wanted(),
             repeats: run.corrections == Corrections::Train,
             stop,
             front: Arc::default(),
@@ -91,7 +94,7 @@ impl Stream for Examples {
             columns: None,
             columns_known: Schemas::default(),
             labels: Vec::new(),
-            words: self.listens.then(|| Words::new(self.tasks.clone())),
+            words: self.listens.then(|| Words::new(self.tasks.clone(), self.embedding_floats)),
             repeats: self.repeats,
             records: Records::default(),
             stop: Arc::clone(&self.stop),
@@ -155,23 +158,29 @@ struct Words {
     logits: Vec<Vec<f32>>,
     /// Seconds from the newest example that the teacher had seen.
     delays: Vec<f32>,
+    /// Floats of an embedding, and `[sample][float]` of them, NaN where there is none.
+    floats: usize,
+    embeddings: Vec<f32>,
 }
 
 impl Words {
-    fn new(tasks: Vec<String>) -> Words {
+    fn new(tasks: Vec<String>, floats: usize) -> Words {
         let logits = vec![Vec::new(); tasks.len()];
-        Words { tasks, known: Schemas::default(), places: BTreeMap::new(), logits, delays: Vec::new() }
+        let (known, places) = (Schemas::default(), BTreeMap::new());
+        Words { tasks, known, places, logits, delays: Vec::new(), floats, embeddings: Vec::new() }
     }
 
     fn clear(&mut self) {
         self.logits.iter_mut().for_each(Vec::clear);
         self.delays.clear();
+        self.embeddings.clear();
     }
 
     fn push(&mut self, log: &dyn Log, word: Option<&Word<'_>>, time_ms: i64) -> Result<(), String> {
         let Some(word) = word else {
             self.logits.iter_mut().for_each(|task| task.push(f32::NAN));
             self.delays.push(f32::NAN);
+            self.no_embedding();
             return Ok(());
         };
         if !self.places.contains_key(&word.schema) {
@@ -186,15 +195,34 @@ impl Words {
             let half = place.and_then(|place| halves.get(place));
             task.push(half.map_or(f32::NAN, |half| f32_from_f16(*half)));
         }
+        match word.embedding_halves() {
+            // Words from before they were asked for an embedding have none.
+            none if none.len() == 0 => self.no_embedding(),
+            halves if halves.len() == self.floats || self.floats == 0 => {
+                self.embeddings.extend(halves.take(self.floats).map(f32_from_f16));
+            }
+            other => {
+                return Err(format!(
+                    "its word has an embedding of {} floats, and the job follows one of {} (run.follow.floats)",
+                    other.len(),
+                    self.floats
+                ));
+            }
+        }
         let age_ms = time_ms.saturating_sub(word.data_time_ms);
         // A teacher that does not say what it has seen has no age.
         self.delays.push(if word.data_time_ms == i64::MIN { f32::NAN } else { age_ms as f32 / 1000.0 });
         Ok(())
     }
 
+    fn no_embedding(&mut self) {
+        self.embeddings.resize(self.embeddings.len() + self.floats, f32::NAN);
+    }
+
     fn write(&self, out: &mut Batch) {
         out.teacher_logits.extend(self.logits.iter().flatten());
         out.teacher_delays.extend_from_slice(&self.delays);
+        out.teacher_embeddings.extend_from_slice(&self.embeddings);
     }
 }
 

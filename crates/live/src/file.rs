@@ -117,6 +117,19 @@ pub enum LiveFileError {
     /// Something that must be there.
     #[error("{0}")]
     Missing(String),
+    /// Students that follow embeddings of different lengths.
+    #[error(
+        "student `{who}` follows an embedding of {floats} floats and another student one of {others}: the teacher gives \
+         one, so set run.follow.floats alike"
+    )]
+    Embeddings {
+        /// The student.
+        who: String,
+        /// Its floats.
+        floats: usize,
+        /// The other's.
+        others: usize,
+    },
     /// Models that do not fit together.
     #[error("{who} {problem}; put it into [job], which all models share")]
     Differs {
@@ -187,7 +200,13 @@ impl LiveFile {
             }
         }
         let (world, seed) = same_world(&members)?;
+        check_embeddings(&members)?;
         Ok(LiveFile { settings, members, world, seed })
+    }
+
+    /// Floats of the teacher's embedding that students follow; 0 where none does.
+    pub fn embedding_floats(&self) -> usize {
+        self.members.iter().map(|member| member.job.run.follow.floats_wanted()).max().unwrap_or(0)
     }
 
     /// The windows of the world's tasks, in their order.
@@ -261,8 +280,22 @@ fn without_teacher(keys: &Table) -> Table {
     let mut keys = keys.clone();
     if let Some(Value::Table(run)) = keys.get_mut("run") {
         run.remove("distil");
+        run.remove("follow");
     }
     keys
+}
+
+/// One teacher gives one embedding: all who follow it must want as many floats.
+fn check_embeddings(members: &[Member]) -> Result<(), LiveFileError> {
+    let wanted = |member: &Member| member.job.run.follow.floats_wanted();
+    let Some(others) = members.iter().map(wanted).find(|floats| *floats > 0) else { return Ok(()) };
+    match members.iter().find(|member| ![0, others].contains(&wanted(member))) {
+        Some(member) => {
+            let (who, floats) = (member.name.clone(), wanted(member));
+            Err(LiveFileError::Embeddings { who, floats, others })
+        }
+        None => Ok(()),
+    }
 }
 
 /// The world and the seed that all models must have in common; who looks at it may differ.

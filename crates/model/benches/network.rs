@@ -36,6 +36,7 @@ fn spec(dim: usize, network: NetworkSpec, precision: Precision) -> ModelSpec {
         heads: Heads::Shared,
         precision,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 

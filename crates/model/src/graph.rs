@@ -38,6 +38,8 @@ pub(crate) struct Graph {
     pooled: Place,
     /// The heads that learn from a teacher.
     pub distil: Distil,
+    /// What the serving logits are linear in, head by head.
+    pub hidden: Vec<Place>,
 }
 
 /// A finished network.
@@ -69,6 +71,7 @@ impl Graph {
             dense: place(Source::Dense, dense_width),
             pooled: place(Source::Pooled, pooled_width),
             distil: Distil::default(),
+            hidden: Vec::new(),
         }
     }
 

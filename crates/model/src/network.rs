@@ -50,6 +50,8 @@ pub struct Network {
     /// Logits of a sample: one per task, and those of the heads that learn from a teacher.
     output_width: usize,
     served_count: usize,
+    /// What the serving logits are linear in, head by head.
+    hidden: Vec<Place>,
 }
 
 impl Network {
@@ -118,6 +120,7 @@ impl Network {
 
     fn finished(graph: Graph, logits: Place, isa: Isa) -> Network {
         let (dense_width, pooled_width) = (graph.dense().width, graph.pooled().width);
+        let hidden = graph.hidden.clone();
         let Finished { mut layers, parameters, shape } = graph.finish(logits);
         let sees = once::sees(&mut layers);
         let is_served = |parameter: &&Parameter| !heads::is_teachers(&parameter.name);
@@ -133,6 +136,7 @@ impl Network {
             pooled_width,
             output_width,
             served_count,
+            hidden,
         }
     }
 
@@ -149,6 +153,19 @@ impl Network {
     /// Logits of a sample, over all heads: the tasks' own first.
     pub fn output_width(&self) -> usize {
         self.output_width
+    }
+
+    /// Floats of the last hidden vector, over all heads: what the serving logits are linear in. 0 for models whose logits
+    /// are no such sums.
+    pub fn hidden_width(&self) -> usize {
+        self.hidden.iter().map(|place| place.width).sum()
+    }
+
+    /// Appends the last hidden vectors `[sample][float]` of the last forward pass, which was over so many samples.
+    pub fn copy_hidden(&self, workspace: &Workspace, samples: usize, out: &mut Vec<f32>) {
+        for sample in 0..samples {
+            self.hidden.iter().for_each(|place| out.extend_from_slice(workspace.row(*place, sample)));
+        }
     }
 
     /// All weights, in the order of the flat vector.

@@ -143,6 +143,13 @@ impl Workspace {
         &buffer.data[..samples * buffer.stride]
     }
 
+    /// A sample's part of a window of a buffer, as the last forward pass left it.
+    pub(crate) fn row(&self, place: Place, sample: usize) -> &[f32] {
+        let Source::Buffer(index) = place.source else { panic!("{place:?} is no buffer") };
+        let Buffer { data, stride } = &self.values[index];
+        &data[sample * stride + place.start..][..place.width]
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let values: usize = self.values.iter().map(|buffer| buffer.data.len()).sum();

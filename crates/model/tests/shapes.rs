@@ -29,6 +29,7 @@ fn model(dims: &[usize], dense_count: usize, tasks: &[&str], network: NetworkSpe
         heads: Heads::Separate,
         precision: Precision::F32,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 

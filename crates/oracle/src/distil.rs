@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use campanile_spec::{
-    Batch, Distil, DistilMethod, Grains, LearningRate, ModelSpec, Schedule,
+    Batch, Distil, DistilMethod, Follow, Grains, LearningRate, ModelSpec, Schedule,
     config::{DenseTraining, ExchangeFormat},
     distil::Word,
 };
 
 use crate::{
     matrix::Matrix,
-    moves::{Row, first_weights, move_dense},
-    oracle::{Op, Tape, layout, network},
+    moves::{Row, first_row, first_weights, move_dense},
+    oracle::{Op, Oracle, Tape, layout, network},
     sums::sum_over_grains,
 };
 
@@ -122,6 +122,45 @@ pub(crate) fn add_teacher(
         }
     }
     loss
+}
+
+impl Oracle {
+    /// The same student, whose last tables follow its teacher.
+    #[must_use]
+    pub fn following(mut self, follow: &Follow) -> Oracle {
+        for (place, table) in
+            self.spec.tables.iter().enumerate().filter(|(place, _)| self.spec.follows(*place))
+        {
+            self.tables[place] = vec![first_row(follow.optimizer, table.dim); table.row_count as usize];
+        }
+        self.follow = follow.clone();
+        self
+    }
+}
+
+/// Writes the gradient of every vector that follows the teacher in place of the network's: it is drawn to the teacher's
+/// embedding of its sample, or stays. `pooled` are the vectors of the whole batch, `gradient` is of these samples.
+pub(crate) fn pull(
+    distil: &Distil,
+    spec: &ModelSpec,
+    batch: &Batch,
+    samples: Range<usize>,
+    pooled: &Matrix,
+    gradient: &mut Matrix,
+) {
+    let scale = 1.0 / batch.sample_count as f64;
+    for (n, sample) in samples.enumerate() {
+        for place in spec.followed_columns() {
+            gradient.row_mut(n)[place] = match batch.teacher_embedding(sample) {
+                None => 0.0,
+                Some(embedding) => {
+                    let e = embedding[(place - spec.followed_columns().start) % embedding.len()];
+                    let weight = batch.following_weight(distil, sample, scale);
+                    ((f64::from(pooled.row(sample)[place]) - f64::from(e)) * weight) as f32
+                }
+            };
+        }
+    }
 }
 
 /// The gradient of an adapter's loss for what it adds to the teacher's logit.

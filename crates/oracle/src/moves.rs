@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use campanile_spec::{
-    DenseOptimizer, SparseOptimizer,
+    DenseOptimizer, Follow, SparseOptimizer,
     config::{DenseTraining, SparseTraining},
 };
 
@@ -65,6 +65,11 @@ pub(crate) fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, m
     }
     g.iter_mut().zip(&row.values).for_each(|(g, w)| *g += training.l2 * w);
     move_weights(training.optimizer, training.learning_rate.at(steps), steps, row, &g);
+}
+
+/// Moves one row that follows a teacher: the formula alone, at a rate of its own.
+pub(crate) fn follow_row(follow: &Follow, steps: u64, row: &mut Row, g: &[f32]) {
+    move_weights(follow.optimizer, follow.learning_rate, steps, row, g);
 }
 
 /// The dense formulas are the sparse ones, element by element; momentum and decay come before.

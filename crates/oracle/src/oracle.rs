@@ -19,14 +19,15 @@ use std::ops::Range;
 use crate::{
     distil,
     matrix::Matrix,
-    moves::{Row, first_row, first_weights, move_dense, update_row},
+    moves::{Row, first_row, first_weights, follow_row, move_dense, update_row},
     sums::{add_products, sum_over_grains},
     towers::{self, vectors_above},
     two_towers,
     wire::travel,
 };
 use campanile_spec::{
-    Batch, CrossRank, DcnStructure, Distil, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
+    Batch, CrossRank, DcnStructure, Distil, Follow, Grains, Heads, ModelSpec, NetworkSpec, Pooling,
+    TableSpec,
     config::{DenseTraining, ExchangeFormat, SparseTraining},
 };
 
@@ -63,11 +64,12 @@ pub struct Step {
 /// A model with its weights and the state of its optimizers.
 #[derive(Debug, Clone)]
 pub struct Oracle {
-    spec: ModelSpec,
+    pub(crate) spec: ModelSpec,
     grains: Grains,
     sparse: SparseTraining,
     dense: DenseTraining,
     distil: Distil,
+    pub(crate) follow: Follow,
     steps: u64,
     /// How pooled vectors and their gradients travel.
     pub exchange: ExchangeFormat,
@@ -98,8 +100,8 @@ impl Oracle {
         let parameters = layout(spec, distil);
         let weights = first_weights(dense.optimizer, &parameters);
         let adapters = distil::first_adapters(distil, spec.tasks.len());
-        let rows = |dim, rows| vec![first_row(sparse.optimizer, dim); rows];
-        let tables = spec.tables.iter().map(|table| rows(table.dim, table.row_count as usize)).collect();
+        let rows = |table: &TableSpec| vec![first_row(sparse.optimizer, table.dim); table.row_count as usize];
+        let tables = spec.tables.iter().map(rows).collect();
         let (spec, sparse, dense) = (spec.clone(), sparse.clone(), dense.clone());
         let exchange = ExchangeFormat::default();
         let distil = *distil;
@@ -109,6 +111,7 @@ impl Oracle {
             sparse,
             dense,
             distil,
+            follow: Follow::default(),
             steps: 0,
             exchange,
             parameters,
@@ -145,13 +148,15 @@ impl Oracle {
                 &self.distil,
                 &self.spec,
                 batch,
-                samples,
+                samples.clone(),
                 output,
                 &corrected,
                 &mut logit_gradient,
             );
             let mut gradient = vec![0.0; self.weights.values.len()];
-            pooled_gradient.extend(tape.backward(logit_gradient, &mut gradient).data);
+            let mut back = tape.backward(logit_gradient, &mut gradient);
+            distil::pull(&self.distil, &self.spec, batch, samples, &pooled, &mut back);
+            pooled_gradient.extend(back.data);
             logits.extend(self.serving(output));
             gradients.push(gradient);
             task_losses.push(losses);
@@ -257,7 +262,10 @@ impl Oracle {
                 }
             }
             for (row, gradient) in self.tables[t].iter_mut().zip(merged) {
-                if let Some(gradient) = gradient {
+                let Some(gradient) = gradient else { continue };
+                if self.spec.follows(t) {
+                    follow_row(&self.follow, self.steps, row, &gradient);
+                } else {
                     update_row(&self.sparse, self.steps, row, gradient);
                 }
             }

@@ -18,7 +18,8 @@ pub(crate) fn inputs(
         inputs[usize::from(item_dense.contains(&place))].push(column);
     }
     for (vector, name) in above {
-        inputs[usize::from(item_features.contains(&name))].push(vector);
+        let is_items = item_features.iter().any(|own| own == spec.ids_name(&name));
+        inputs[usize::from(is_items)].push(vector);
     }
     inputs.map(|parts| tape.push(Op::Beside(parts)))
 }

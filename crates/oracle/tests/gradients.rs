@@ -10,8 +10,8 @@
 use campanile_oracle::Oracle;
 use campanile_spec::{
     AdapterSpec, Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, Distil, DistilMethod, FeatureSpec,
-    Grains, Heads, LearningRate, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit, Schedule,
-    SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
+    Follow, Grains, Heads, LearningRate, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat, RowInit,
+    Schedule, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant, Towers,
     config::{DenseTraining, SparseTraining},
 };
 
@@ -60,6 +60,7 @@ fn model(
         heads,
         precision: Precision::F32,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 
@@ -365,5 +366,64 @@ fn an_adapter_learns_from_labels_alone() {
         };
         let slope = (at(1e-4) - at(-1e-4)) / 2e-4;
         assert!((slope - moved[i]).abs() < 1e-5, "weight {i}: moved {} on a slope of {slope}", moved[i]);
+    }
+}
+
+/// A row that follows the teacher moves by the gradient of the distance to its embedding, and by nothing of the labels;
+/// where there is no embedding it stays.
+#[test]
+fn a_row_that_follows_is_drawn_to_the_embedding_alone() {
+    let mut spec = model([4, 3], 2, 1, NetworkSpec::Mlp { hidden: vec![6] }, Heads::Shared);
+    let follow = Follow {
+        features: vec!["sum".into()],
+        floats: 3,
+        optimizer: SparseOptimizer::Sgd,
+        learning_rate: 1.0,
+        format: RowFormat::F32,
+    };
+    spec.add_follower(0, &follow);
+    let rate = LearningRate { base: 1.0, schedule: Schedule::Constant };
+    let sparse =
+        SparseTraining { optimizer: SparseOptimizer::Sgd, learning_rate: rate, l2: 0.1, row_norm_max: 1e-3 };
+    let optimizer = DenseOptimizer::Sgd { momentum: 0.0 };
+    let dense = DenseTraining { optimizer, learning_rate: rate, l2: 0.0, norm_max: 0.0 };
+    let distil = Distil { fade_seconds: 20.0, ..Distil::default() };
+    let mut oracle = Oracle::student(&spec, Grains::new(2), &sparse, &dense, &distil).following(&follow);
+    oracle.weights.values.iter_mut().enumerate().for_each(|(i, w)| *w = value(40, i));
+    for (t, row) in
+        oracle.tables.iter_mut().enumerate().flat_map(|(t, rows)| rows.iter_mut().map(move |r| (t, r)))
+    {
+        row.values.iter_mut().enumerate().for_each(|(i, w)| *w = value(50 + t as u64, i));
+    }
+    // One id a sample, row 1 twice; the fourth sample has no embedding, and nobody names row 4.
+    let ids: Vec<u32> = [vec![1, 2, 1, 3, 0, 0], vec![0; 12]].concat();
+    let mut bags = Bags::one_row_each(3, SAMPLES, ids.clone());
+    bags.repeat(&spec.followers);
+    let embeddings = (0..SAMPLES * 3).map(|i| if i / 3 == 3 { f32::NAN } else { value(8, i) }).collect();
+    let batch = Batch { bags, teacher_embeddings: embeddings, ..batch(&spec) };
+    let distance = |rows: &[campanile_oracle::Row]| -> f64 {
+        let term = |sample: usize| {
+            let Some(e) = batch.teacher_embedding(sample) else { return 0.0 };
+            let row = &rows[ids[sample] as usize].values;
+            let square: f64 = row.iter().zip(e).map(|(v, e)| f64::from(v - e).powi(2)).sum();
+            let fading = 0.5f64.powf(f64::from(batch.teacher_delays[sample]) / 20.0);
+            0.5 * f64::from(batch.weights[sample]) * fading * square / SAMPLES as f64
+        };
+        (0..SAMPLES).map(term).sum()
+    };
+    let before = oracle.tables[2].clone();
+    oracle.train_step(&batch);
+    for (row, after) in oracle.tables[2].iter().enumerate() {
+        for element in 0..3 {
+            let moved = |by: f32| {
+                let mut rows = before.clone();
+                rows[row].values[element] += by;
+                distance(&rows)
+            };
+            let slope = (moved(STEP) - moved(-STEP)) / (2.0 * f64::from(STEP));
+            let step = f64::from(before[row].values[element]) - f64::from(after.values[element]);
+            assert!((slope - step).abs() < 1e-5, "row {row}: slope {slope}, moved by {step}");
+            assert_eq!(step == 0.0, row >= 3, "row {row} moved by {step}");
+        }
     }
 }

@@ -89,6 +89,7 @@ fn model(dims: [usize; 3], poolings: [Pooling; 3], tasks: usize, network: Networ
         network,
         precision: Precision::F32,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 

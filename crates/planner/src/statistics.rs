@@ -105,9 +105,10 @@ pub fn loads(model: &ModelSpec, batches: &[Batch]) -> Vec<TableLoad> {
             if samples == 0 || spec.row_count == 0 {
                 return TableLoad::assumed(spec, features.len());
             }
+            let ids: Vec<usize> = features.iter().map(|&feature| model.ids_of(feature)).collect();
             let mut counts = Counts::new(spec.row_count);
             for batch in batches {
-                counts.add(batch, &features);
+                counts.add(batch, &ids);
             }
             counts.load(features.len(), samples as f64)
         })
@@ -217,6 +218,7 @@ mod tests {
             heads: Heads::Shared,
             precision: Precision::F32,
             towers: campanile_spec::Towers::default(),
+            followers: Vec::new(),
         }
     }
 

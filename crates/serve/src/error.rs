@@ -15,6 +15,15 @@ pub enum SnapshotError {
     /// The registry has no such version, or it is damaged.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// A teacher without a vector that could be its embedding.
+    #[error(
+        "model `{model}` has no last hidden vector to make an embedding of: its logits are dots or sums of rows; use a \
+         teacher with layers (\"dlrm\", \"dcn\" or \"mlp\"), or ask for no embedding"
+    )]
+    NoHidden {
+        /// The model.
+        model: String,
+    },
     /// A delta of another model.
     #[error("{}: the delta has other dense weights or transforms than the version it stands on", path.display())]
     OtherModel {

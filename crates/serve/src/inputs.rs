@@ -44,7 +44,8 @@ impl Inputs {
         for column in 0..transforms.dense_count() {
             by_name.insert(transforms.dense_name(column).to_owned(), Input::Dense(column));
         }
-        let row_counts = (0..model.features.len()).map(|feature| model.table_of(feature).row_count).collect();
+        let row_counts =
+            (0..model.data_features()).map(|feature| model.table_of(feature).row_count).collect();
         Inputs { fingerprint: transforms.fingerprint(), transforms, by_name, row_counts }
     }
 

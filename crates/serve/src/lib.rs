@@ -13,6 +13,7 @@
 //!
 //! This room never changes a snapshot in use, and never reaches `comm` or `sharded`.
 
+pub mod embedding;
 mod error;
 pub mod export;
 pub mod inputs;
@@ -22,6 +23,7 @@ pub mod snapshot;
 
 mod rows;
 
+pub use embedding::Projection;
 pub use error::{RequestError, SnapshotError};
 pub use inputs::{Input, Inputs};
 pub use request::{Request, Side};

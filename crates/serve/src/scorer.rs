@@ -23,6 +23,8 @@ pub struct Scores {
     pub logits: Vec<f32>,
     /// `[sample][task]`: `1 / (1 + exp(-logit))`, worked out in `f64` as the metrics do.
     pub probabilities: Vec<f32>,
+    /// The last hidden vectors `[sample][float]`, if [`Scorer::score_and_keep_hidden`] was asked.
+    pub hidden: Vec<f32>,
 }
 
 impl Scores {
@@ -74,10 +76,38 @@ impl Scorer {
         requests: &[&Request],
         out: &mut Scores,
     ) -> Result<(), RequestError> {
+        self.score_all(snapshot, requests, false, out)
+    }
+
+    /// As [`Scorer::score`], and leaves the last hidden vectors in the scores: none for models that have no such vector
+    /// ([`Snapshot::hidden_width`]).
+    ///
+    /// # Errors
+    /// As [`Scorer::score`].
+    ///
+    /// # Panics
+    /// As [`Scorer::score`].
+    pub fn score_and_keep_hidden(
+        &mut self,
+        snapshot: &Snapshot,
+        requests: &[&Request],
+        out: &mut Scores,
+    ) -> Result<(), RequestError> {
+        self.score_all(snapshot, requests, true, out)
+    }
+
+    fn score_all(
+        &mut self,
+        snapshot: &Snapshot,
+        requests: &[&Request],
+        keep_hidden: bool,
+        out: &mut Scores,
+    ) -> Result<(), RequestError> {
         requests.iter().try_for_each(|request| check(snapshot, request))?;
         self.fit(snapshot);
         out.task_count = snapshot.model().tasks.len();
         out.logits.clear();
+        out.hidden.clear();
         let (mut first, mut done) = (0, 0);
         let once = |request: &Request| snapshot.model().dense_count > 0 && request.dense_is_shared();
         // `first` is the request at which the next pass begins, `done` how many of its samples are scored.
@@ -100,6 +130,9 @@ impl Scorer {
             }
             if count > 0 {
                 self.pass(snapshot, count, dense_once, &mut out.logits);
+                if let Some(made) = self.made.as_ref().filter(|_| keep_hidden) {
+                    snapshot.network().copy_hidden(&made.workspace, count, &mut out.hidden);
+                }
             }
         }
         out.probabilities.clear();
@@ -130,8 +163,9 @@ impl Scorer {
         let pooled = &mut self.pooled[place * width..][..samples.len() * width];
         for (index, feature) in snapshot.model().features.iter().enumerate() {
             let (table, offset) = snapshot.feature(index);
-            let bags = request.feature(index);
-            if request.side(index) == Some(Side::Once) {
+            let ids = snapshot.model().ids_of(index);
+            let bags = request.feature(ids);
+            if request.side(ids) == Some(Side::Once) {
                 table.pool(feature.pooling, &bags, &mut pooled[..width], width, offset);
                 let dim = snapshot.model().table_of(index).dim;
                 for sample in 1..samples.len() {

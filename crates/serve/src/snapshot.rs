@@ -273,6 +273,11 @@ impl Snapshot {
         self.network.forward_flops_per_sample()
     }
 
+    /// Floats of the last hidden vector, what the logits are linear in; 0 for models whose logits are no such sums.
+    pub fn hidden_width(&self) -> usize {
+        self.network.hidden_width()
+    }
+
     /// The dense weights by name.
     pub fn dense_weights(&self) -> impl Iterator<Item = (&Parameter, &[f32])> {
         self.network
@@ -341,8 +346,9 @@ fn check_columns(path: &Path, transforms: &Transforms, model: &ModelSpec) -> Res
     let column = |place: usize| {
         if place < transforms.sparse_count() { transforms.sparse_name(place) } else { "(none)" }
     };
-    let feature = |place: usize| model.features.get(place).map_or("(none)", |feature| feature.name.as_str());
-    let count = transforms.sparse_count().max(model.features.len());
+    let own = &model.features[..model.data_features()];
+    let feature = |place: usize| own.get(place).map_or("(none)", |feature| feature.name.as_str());
+    let count = transforms.sparse_count().max(own.len());
     match (0..count).find(|&place| column(place) != feature(place)) {
         None => Ok(()),
         Some(place) => Err(SnapshotError::Columns {

@@ -51,6 +51,7 @@ fn model() -> ModelSpec {
         heads: Heads::Shared,
         precision: Precision::F32,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 

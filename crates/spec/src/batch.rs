@@ -114,6 +114,27 @@ impl Bags {
         Bags { feature_count, sample_count, offsets, rows, weights: Vec::new() }
     }
 
+    /// Adds, behind the present features, the bags of these once more, in this order: the same ids for other tables.
+    ///
+    /// # Panics
+    /// If there is no such feature.
+    pub fn repeat(&mut self, features: &[usize]) {
+        for &feature in features {
+            assert!(feature < self.feature_count, "feature {feature} of {}", self.feature_count);
+            let (first, end) = (feature * self.sample_count, (feature + 1) * self.sample_count);
+            let rows = self.offsets[first] as usize..self.offsets[end] as usize;
+            let shift = self.rows.len() as u32 - self.offsets[first];
+            for place in first + 1..=end {
+                self.offsets.push(self.offsets[place] + shift);
+            }
+            if !self.weights.is_empty() {
+                self.weights.extend_from_within(rows.clone());
+            }
+            self.rows.extend_from_within(rows);
+            self.feature_count += 1;
+        }
+    }
+
     /// Gives the arrays back (offsets, rows, weights), so that a reader can fill them anew without allocating.
     pub fn into_parts(self) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
         (self.offsets, self.rows, self.weights)
@@ -224,6 +245,8 @@ pub struct Batch {
     /// How old the teacher was when it spoke: seconds from the newest sample that it was trained on to this one; NaN
     /// where unknown. Empty when no age is known.
     pub teacher_delays: Vec<f32>,
+    /// The teacher's embeddings `[sample][float]`, row-major; NaN where it gave none. Empty when nobody asks for them.
+    pub teacher_embeddings: Vec<f32>,
 }
 
 impl Batch {
@@ -256,6 +279,7 @@ impl Batch {
             true_probabilities: by_task(&self.true_probabilities),
             teacher_logits: by_task(&self.teacher_logits),
             teacher_delays: optional(&self.teacher_delays, &samples),
+            teacher_embeddings: rows_of(&self.teacher_embeddings),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     Grains,
     data::DataSpec,
     distil::Distil,
+    follow::Follow,
     model::ModelSpec,
     optimizer::{DenseOptimizer, LearningRate, SparseOptimizer},
 };
@@ -73,6 +74,9 @@ pub struct Run {
     /// How it learns from a teacher.
     #[serde(default, skip_serializing_if = "Distil::is_default")]
     pub distil: Distil,
+    /// Its tables that follow the teacher.
+    #[serde(default, skip_serializing_if = "Follow::is_none")]
+    pub follow: Follow,
     /// How vectors travel between ranks.
     pub exchange: ExchangeFormat,
     /// Evaluation while training.
@@ -286,6 +290,11 @@ impl Run {
     /// The cut of a batch.
     pub fn grains(&self) -> Grains {
         Grains::new(self.grain_count)
+    }
+
+    /// How the rows of a table move: those that follow a teacher have a formula of their own.
+    pub fn optimizer_of(&self, table: usize) -> &SparseOptimizer {
+        if self.model.follows(table) { &self.follow.optimizer } else { &self.sparse.optimizer }
     }
 
     /// 32 hexadecimal digits that change when any key of `run` does (FNV-1a of the effective text).

@@ -171,6 +171,7 @@ impl AdapterSpec {
             heads: Heads::Shared,
             precision: Precision::F32,
             towers: Towers::default(),
+            followers: Vec::new(),
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod config;
 pub mod data;
 pub mod description;
 pub mod distil;
+pub mod follow;
 pub mod grain;
 pub mod model;
 pub mod optimizer;
@@ -23,6 +24,7 @@ pub mod world;
 
 pub use batch::{Bags, BagsError, Batch, FeatureBags};
 pub use distil::{AdapterSpec, Distil, DistilMethod};
+pub use follow::Follow;
 pub use grain::{Grains, PIPELINE_CHUNKS};
 pub use model::{
     CrossRank, DcnStructure, FeatureSpec, Heads, ModelSpec, NetworkSpec, Pooling, Precision, RowFormat,

@@ -31,6 +31,9 @@ pub struct ModelSpec {
     /// Which features belong together; a description from before towers has none.
     #[serde(default, skip_serializing_if = "Towers::is_empty")]
     pub towers: Towers,
+    /// For each of the last features, those that follow a teacher: the place of the feature whose ids they are looked up by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub followers: Vec<usize>,
 }
 
 /// One sparse feature.

@@ -187,6 +187,7 @@ mod tests {
             heads: Heads::Shared,
             precision: Precision::F32,
             towers: crate::Towers::default(),
+            followers: Vec::new(),
         }
     }
 

@@ -4,9 +4,12 @@
 //!   impression   0x11 | id u64 | features
 //!   feedback     0x21 | id u64 | task u16
 //!   example      0x31 | id u64 | tasks u16 | labels u32 | known u32 | word? u8 [, word] | features   time: the impression's
+//!                                                                 word? is 2 where the word has an embedding
 //!   late example 0x32 | as an example: only the label that came late is known, and no word
 //!   correction   0x41 | id u64 | task u16 | in its window? u8                                     the label is 1 after all
 //!   word         0x51 | id u64 | schema u32 | version u64 | data time i64 | count u16 | logits f16  time: the impression's
+//!   word with an embedding
+//!                0x52 | as a word, then: floats u16 | embedding f16
 //!   tick         0x61                                                                             only time has passed
 //!   features     schema u32 | a row of raw values, as `campanile-data` writes it
 //! ```
@@ -25,6 +28,7 @@ const EXAMPLE: u8 = 0x31;
 const LATE_EXAMPLE: u8 = 0x32;
 const CORRECTION: u8 = 0x41;
 const WORD: u8 = 0x51;
+const EMBEDDED_WORD: u8 = 0x52;
 
 /// The payload of a record that says only that time has passed: it closes windows when nothing else happens.
 pub const TICK: &[u8] = &[0x61];
@@ -98,6 +102,8 @@ pub struct Word<'a> {
     pub data_time_ms: i64,
     /// A logit per task, IEEE half precision.
     pub logits: &'a [u8],
+    /// The teacher's embedding, IEEE half precision; empty where it was not asked for one.
+    pub embedding: &'a [u8],
 }
 
 impl<'a> Impression<'a> {
@@ -158,7 +164,7 @@ impl<'a> Example<'a> {
         out.extend_from_slice(&self.tasks.to_le_bytes());
         out.extend_from_slice(&self.labels.to_le_bytes());
         out.extend_from_slice(&self.known.to_le_bytes());
-        out.push(u8::from(self.word.is_some()));
+        out.push(self.word.as_ref().map_or(0, |word| 1 + u8::from(word.is_embedded())));
         if let Some(word) = &self.word {
             word.encode_tail(out);
         }
@@ -178,7 +184,7 @@ impl<'a> Example<'a> {
         let (has_word, rest) = rest.split_first()?;
         let (word, features) = match has_word {
             0 => (None, rest),
-            1 => Word::decode_tail(id, rest).map(|(word, rest)| (Some(word), rest))?,
+            1 | 2 => Word::decode_tail(id, *has_word == 2, rest).map(|(word, rest)| (Some(word), rest))?,
             _ => return None,
         };
         Some(Example {
@@ -218,15 +224,16 @@ impl Correction {
 impl<'a> Word<'a> {
     /// Appends the payload.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(WORD);
+        out.push(if self.is_embedded() { EMBEDDED_WORD } else { WORD });
         out.extend_from_slice(&self.id.to_le_bytes());
         self.encode_tail(out);
     }
 
     /// Reads a payload.
     pub fn decode(payload: &'a [u8]) -> Option<Word<'a>> {
-        let (id, rest) = head(payload, WORD)?;
-        let (word, rest) = Word::decode_tail(id, rest)?;
+        let is_embedded = payload.first() == Some(&EMBEDDED_WORD);
+        let (id, rest) = head(payload, if is_embedded { EMBEDDED_WORD } else { WORD })?;
+        let (word, rest) = Word::decode_tail(id, is_embedded, rest)?;
         rest.is_empty().then_some(word)
     }
 
@@ -237,28 +244,53 @@ impl<'a> Word<'a> {
         out.extend_from_slice(&self.data_time_ms.to_le_bytes());
         out.extend_from_slice(&((self.logits.len() / 2) as u16).to_le_bytes());
         out.extend_from_slice(self.logits);
+        if self.is_embedded() {
+            out.extend_from_slice(&((self.embedding.len() / 2) as u16).to_le_bytes());
+            out.extend_from_slice(self.embedding);
+        }
     }
 
-    fn decode_tail(id: u64, bytes: &'a [u8]) -> Option<(Word<'a>, &'a [u8])> {
+    fn decode_tail(id: u64, is_embedded: bool, bytes: &'a [u8]) -> Option<(Word<'a>, &'a [u8])> {
         let (schema, rest) = bytes.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
         let (data_time_ms, rest) = rest.split_first_chunk()?;
         let (count, rest) = rest.split_first_chunk()?;
         let (logits, rest) = rest.split_at_checked(2 * usize::from(u16::from_le_bytes(*count)))?;
+        let (embedding, rest) = if is_embedded {
+            let (floats, rest) = rest.split_first_chunk()?;
+            rest.split_at_checked(2 * usize::from(u16::from_le_bytes(*floats)))?
+        } else {
+            (&[][..], rest)
+        };
         let word = Word {
             id,
             schema: u32::from_le_bytes(*schema),
             version: u64::from_le_bytes(*version),
             data_time_ms: i64::from_le_bytes(*data_time_ms),
             logits,
+            embedding,
         };
         Some((word, rest))
     }
 
     /// The bits of each logit.
     pub fn halves(&self) -> impl ExactSizeIterator<Item = u16> + 'a {
-        self.logits.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half))
+        halves(self.logits)
     }
+
+    /// The bits of each float of the embedding.
+    pub fn embedding_halves(&self) -> impl ExactSizeIterator<Item = u16> + 'a {
+        halves(self.embedding)
+    }
+
+    /// Whether it has an embedding.
+    pub fn is_embedded(&self) -> bool {
+        !self.embedding.is_empty()
+    }
+}
+
+fn halves(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> + '_ {
+    bytes.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half))
 }
 
 /// The id of a record of this kind, and what follows.
@@ -290,7 +322,9 @@ mod tests {
 
     #[test]
     fn every_record_comes_back_and_none_passes_for_another() {
-        let word = Word { id: 7, schema: 5, version: 9, data_time_ms: -1, logits: &[1, 2, 3, 4] };
+        let word =
+            Word { id: 7, schema: 5, version: 9, data_time_ms: -1, logits: &[1, 2, 3, 4], embedding: &[] };
+        let embedded = Word { embedding: &[5, 6, 7, 8, 9, 10], ..word };
         let plain = Example { id: 7, tasks: 2, labels: 1, known: 3, word: None, features: b"row" };
         let impression = Impression { id: 7, features: b"row" };
         let correction = Correction { id: 7, task: 1, in_window: true };
@@ -303,23 +337,32 @@ mod tests {
             bytes(|out| word.encode(out)),
             TICK.to_vec(),
             bytes(|out| plain.encode_late(out)),
+            bytes(|out| embedded.encode(out)),
+            bytes(|out| Example { word: Some(embedded), ..plain }.encode(out)),
         ];
+        // A word without an embedding has the bytes that it always had.
+        assert_eq!((all[5][0], all[5].len(), all[8][0], all[8].len()), (0x51, 35, 0x52, 43));
+        assert_eq!(Word::decode(&all[8]), Some(embedded));
+        assert_eq!(Example::decode(&all[9]), Some(Example { word: Some(embedded), ..plain }));
+        assert_eq!(embedded.embedding_halves().collect::<Vec<_>>(), [0x0605, 0x0807, 0x0a09]);
         assert_eq!(Example::decode_late(&all[7]), Some(plain));
         assert_eq!(Example::decode(&all[3]), Some(Example { word: Some(word), ..plain }));
         assert_eq!(word.halves().collect::<Vec<_>>(), [0x0201, 0x0403]);
         for (place, payload) in all.iter().enumerate() {
             assert_eq!(Impression::decode(payload), (place == 0).then_some(impression), "{place}");
             assert_eq!(Feedback::decode(payload).is_some(), place == 1, "{place}");
-            assert_eq!(Example::decode(payload).is_some(), place == 2 || place == 3, "{place}");
+            assert_eq!(Example::decode(payload).is_some(), matches!(place, 2 | 3 | 9), "{place}");
             assert_eq!(Example::decode_late(payload).is_some(), place == 7, "{place}");
             assert_eq!(Example::is_late(payload), place == 7, "{place}");
             assert_eq!(Correction::decode(payload), (place == 4).then_some(correction), "{place}");
-            assert_eq!(Word::decode(payload), (place == 5).then_some(word), "{place}");
+            assert_eq!(Word::decode(payload).is_some(), place == 5 || place == 8, "{place}");
         }
         // Whatever is cut off, nothing is read past the end.
-        for end in 0..all[3].len() {
-            if let Some(example) = Example::decode(&all[3][..end]) {
-                assert!(example.features.len() < 3, "{end}");
+        for payload in [&all[3], &all[9]] {
+            for end in 0..payload.len() {
+                if let Some(example) = Example::decode(&payload[..end]) {
+                    assert!(example.features.len() < 3, "{end}");
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
 //! part it lies in, on the number of blocks its gradients came in, or on the processor.
 
 mod first;
+mod moves;
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use campanile_kernels::{
     Isa,
     merge::{Merge, Occurrence, Plain, Weighted, Weighting},
     pool::{self, Place, Pool, RowOutside, Rows},
-    update::{self, Gradient, Merged, RowsMut, Rule},
+    update::{self, Gradient, Merged, RowsMut},
 };
 use campanile_spec::{
     batch::FeatureBags,
@@ -45,6 +46,8 @@ pub struct Table {
     rows: Range<u64>,
     columns: Range<usize>,
     optimizer: SparseOptimizer,
+    /// The rate of its rows, where it is not that of all tables.
+    own_rate: Option<f32>,
     isa: Isa,
     /// State first, then rows from `rows_start` on.
     memory: Slab,
@@ -185,6 +188,7 @@ impl Table {
             rows,
             columns,
             optimizer: *optimizer,
+            own_rate: None,
             isa: Isa::detect(),
             memory,
             state_bytes: state_bytes as usize,
@@ -196,6 +200,14 @@ impl Table {
     #[must_use]
     pub fn with_isa(mut self, isa: Isa) -> Table {
         self.isa = isa;
+        self
+    }
+
+    /// The same table, whose rows move at a rate of their own, without L2 and without a limit to their norm, whatever an
+    /// [`UpdateStep`] says of these.
+    #[must_use]
+    pub fn with_own_rate(mut self, rate: f32) -> Table {
+        self.own_rate = Some(rate);
         self
     }
 
@@ -315,7 +327,8 @@ impl Table {
     /// Whether an update needs sums over whole rows, of which this part holds only some columns: then
     /// [`Table::merge`], [`Table::limit`] and [`Table::apply`] take the place of [`Table::update`].
     pub fn needs_sums(&self, step: &UpdateStep) -> bool {
-        self.dim() < self.spec.dim && (step.row_norm_max > 0.0 || rule(&self.optimizer).is_rowwise())
+        let is_limited = step.row_norm_max > 0.0 && self.own_rate.is_none();
+        self.dim() < self.spec.dim && (is_limited || self.is_rowwise())
     }
 
     /// The first turn of an update by columns: adds up every row's gradients and lays them out.
@@ -381,20 +394,6 @@ impl Table {
         }
         merge.sort();
         Ok(())
-    }
-
-    fn kernel_step(&self, step: &UpdateStep) -> update::Step {
-        update::Step {
-            rule: rule(&self.optimizer),
-            learning_rate: step.learning_rate,
-            step: step.step,
-            l2: step.l2,
-            norm_max: step.row_norm_max,
-            seed: step.seed,
-            table: self.key,
-            first_row: self.rows.start,
-            first_column: self.columns.start,
-        }
     }
 
     fn state_and_kernel_rows(&mut self) -> (&mut [f32], RowsMut<'_>) {
@@ -576,17 +575,6 @@ fn weighting(block: &GradientBlock<'_>) -> Weighting {
         Pooling::Mean => Weighting::OneOverCount,
         Pooling::Weighted if block.bags.weights.is_empty() => Weighting::One,
         Pooling::Weighted => Weighting::Given,
-    }
-}
-
-fn rule(optimizer: &SparseOptimizer) -> Rule {
-    match *optimizer {
-        SparseOptimizer::Sgd => Rule::Sgd,
-        SparseOptimizer::Adagrad { epsilon, .. } => Rule::Adagrad { epsilon },
-        SparseOptimizer::RowwiseAdagrad { epsilon, .. } => Rule::RowwiseAdagrad { epsilon },
-        SparseOptimizer::Adam { beta1, beta2, epsilon } => Rule::Adam { beta1, beta2, epsilon },
-        SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => Rule::RowwiseAdam { beta1, beta2, epsilon },
-        SparseOptimizer::Ftrl { beta, l1, l2 } => Rule::Ftrl { beta, l1, l2 },
     }
 }
 

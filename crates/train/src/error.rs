@@ -1,6 +1,6 @@
 //! Why a run ended.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use campanile_comm::CommError;
 use campanile_data::DataError;
@@ -139,6 +139,18 @@ pub enum TrainError {
     /// There is nothing to train on.
     #[error("the training split is empty; look at [run.data.split] and process.data.train")]
     NoRows,
+    /// Tables are to follow a teacher whose embeddings are not there.
+    #[error(
+        "tables of this job follow a teacher's embedding of {wanted} floats ([run.follow]), and {}: make the words with \
+         `campanile augment JOB`, which then have it, and name them in process.data.teacher",
+        followed(.words.as_deref())
+    )]
+    NothingToFollow {
+        /// Floats that the job asks for.
+        wanted: usize,
+        /// The file of words that it names.
+        words: Option<PathBuf>,
+    },
     /// The model says things that are not numbers.
     #[error(
         "task `{task}`: a logit of step {step} is not a finite number: the model has diverged; lower \
@@ -161,4 +173,12 @@ pub enum TrainError {
     /// The TensorBoard file could not be written.
     #[error(transparent)]
     EventFile(#[from] crate::event_file::EventFileError),
+}
+
+/// What there is in place of embeddings.
+fn followed(words: Option<&Path>) -> String {
+    match words {
+        Some(words) => format!("{} has none", words.display()),
+        None => "its data has no teacher's words".to_owned(),
+    }
 }

@@ -33,6 +33,9 @@ pub fn evaluate(
     state.network.prepare(&state.parameters);
     for step in 0..feed.steps_per_epoch() {
         let read = feed.read(&mut reader, step, &mut batch);
+        if read.is_ok() {
+            batch.samples.bags.repeat(&run.model.followers);
+        }
         state.predict(comm, &batch, read.map_err(|error| error.to_string()))?;
         let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
         scores.add(&predictions);

@@ -125,14 +125,16 @@ impl Loader {
         feed: Feed,
         steps: Range<u64>,
         ahead: usize,
+        followers: &[usize],
     ) -> Result<Loader, DataError> {
         let reader = dataset.reader()?;
-        Ok(Loader::of(Box::new(FromDataset { feed, reader }), steps, ahead))
+        Ok(Loader::of(Box::new(FromDataset { feed, reader }), steps, ahead, followers))
     }
 
-    /// Starts to read the batches of `steps` from a source, at most `ahead` of them in advance.
-    pub fn of(mut source: Box<dyn Source>, steps: Range<u64>, ahead: usize) -> Loader {
-        let ahead = ahead.max(1);
+    /// Starts to read the batches of `steps` from a source, at most `ahead` of them in advance. The ids of the features
+    /// `followers` come once more behind the others, for the tables that follow a teacher by them.
+    pub fn of(mut source: Box<dyn Source>, steps: Range<u64>, ahead: usize, followers: &[usize]) -> Loader {
+        let (ahead, followers) = (ahead.max(1), followers.to_vec());
         let (send, batches) = sync_channel(ahead);
         let (used, returned) = sync_channel::<LocalBatch>(ahead + 2);
         let nobody_waits = Arc::new(AtomicBool::new(false));
@@ -140,7 +142,11 @@ impl Loader {
         let thread = std::thread::spawn(move || {
             for step in steps {
                 let mut batch = returned.try_recv().unwrap_or_default();
-                let outcome = source.read(step, &mut batch, &left).map(|there| there.then_some(batch));
+                let read = source.read(step, &mut batch, &left);
+                if let Ok(true) = read {
+                    batch.samples.bags.repeat(&followers);
+                }
+                let outcome = read.map(|there| there.then_some(batch));
                 let ends = !matches!(outcome, Ok(Some(_)));
                 // The receiver is gone when training has ended early; then there is nobody to read for.
                 if send.send(outcome).is_err() || ends {

@@ -37,10 +37,11 @@ impl fmt::Display for DoesNotFit {
 
 /// Bytes of a rank's rows, their optimizer state and its copies of replicated tables.
 pub fn of_rank(job: &Job, plan: &Plan, rank: usize) -> u64 {
-    let (tables, optimizer) = (&job.run.model.tables, &job.run.sparse.optimizer);
+    let tables = &job.run.model.tables;
     let shards = plan.shards_of(rank).map(|(table, shard)| {
         let rows = shard.rows.end - shard.rows.start;
-        memory_of_rows(tables[table.0 as usize].format, shard.columns.len(), optimizer, rows)
+        let place = table.0 as usize;
+        memory_of_rows(tables[place].format, shard.columns.len(), job.run.optimizer_of(place), rows)
     });
     let copied = tables.iter().zip(&plan.placements).filter(|(_, p)| p.replicated && plan.rank_count > 1);
     shards.sum::<u64>() + copied.map(|(table, _)| memory_needed(table, &SparseOptimizer::Sgd)).sum::<u64>()
@@ -64,7 +65,8 @@ pub fn check(job: &Job, needed: u64) -> Result<(), DoesNotFit> {
         .model
         .tables
         .iter()
-        .map(|table| (table.name.clone(), memory_needed(table, &job.run.sparse.optimizer)))
+        .enumerate()
+        .map(|(place, table)| (table.name.clone(), memory_needed(table, job.run.optimizer_of(place))))
         .collect();
     if needed <= limit {
         return Ok(());

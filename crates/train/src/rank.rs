@@ -15,7 +15,7 @@ use campanile_spec::{
     Grains, ModelSpec, Plan, Seating, SparseOptimizer,
     config::{DenseTraining, Run, SparseTraining, WireFormat},
 };
-use campanile_tables::{Table, UpdateStep};
+use campanile_tables::{Table, TableError, UpdateStep};
 
 use crate::{
     TrainError,
@@ -108,8 +108,11 @@ impl RankState {
         let shares = Shares::even(&run.model.weight_segments(parameters.len()), rank_count);
         let tables = plan.shards_of(rank).map(|(table, shard)| {
             let (rows, columns) = (shard.rows.clone(), shard.columns.clone());
-            let spec = &run.model.tables[table.0 as usize];
-            Table::shard(spec, rows, columns, &run.sparse.optimizer, run.seed)
+            let place = table.0 as usize;
+            let table =
+                Table::shard(&run.model.tables[place], rows, columns, run.optimizer_of(place), run.seed)?;
+            let follows = run.model.follows(place);
+            Ok(if follows { table.with_own_rate(run.follow.learning_rate) } else { table })
         });
         let copied = run.model.tables.iter().zip(&plan.placements);
         let mirrors = copied
@@ -117,7 +120,7 @@ impl RankState {
             .map(|(spec, _)| Table::new(spec, 0..spec.row_count, &SparseOptimizer::Sgd, run.seed));
         let manner = Manner { grains, chunks, forward: lookup.forward, backward: lookup.backward, isa };
         Ok(RankState {
-            tables: tables.collect::<Result<_, _>>()?,
+            tables: tables.collect::<Result<_, TableError>>()?,
             mirrors: mirrors.collect::<Result<_, _>>()?,
             dense_state: optimizer::state_names(&run.dense.optimizer)
                 .iter()
@@ -466,6 +469,8 @@ impl Pass<'_> {
             Onto::Anything => network.backward_anew(workspace, inputs, self.logit_gradients, outputs),
             Onto::LeftNeighbour => network.backward(workspace, inputs, self.logit_gradients, outputs),
         }
+        let samples = from..from + count;
+        self.teaching.pull(&batch.samples, samples, scale, pooled, pooled_gradient);
     }
 }
 

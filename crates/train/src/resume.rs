@@ -179,7 +179,8 @@ impl<'a> Checkpoints<'a> {
         self.discard_on_error(comm, step, begun.as_ref().err())?;
         let sweep = begun?;
         let run = &self.job.run;
-        let layouts = run.model.tables.iter().map(|table| TableLayout::new(table, &run.sparse.optimizer));
+        let tables = run.model.tables.iter().enumerate();
+        let layouts = tables.map(|(place, table)| TableLayout::new(table, run.optimizer_of(place)));
         let mut manifest = Manifest::new(step, layouts.collect());
         manifest.cursor = match self.mark {
             None => json!({ "step": step }),

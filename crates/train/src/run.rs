@@ -109,9 +109,19 @@ pub fn train_by(
 ) -> Result<Summary, TrainError> {
     ranks.check(job, plan, &same::facts(job, prepared, plan))?;
     ranks.together(if prepared.train.row_count() == 0 { Err(TrainError::NoRows) } else { Ok(()) })?;
+    ranks.together(check_followed(job, prepared))?;
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
     ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell }.run())
+}
+
+/// A job whose tables follow a teacher must have a teacher's embeddings in its data.
+fn check_followed(job: &Job, prepared: &Prepared) -> Result<(), TrainError> {
+    let (wanted, found) = (job.run.follow.floats_wanted(), prepared.train.embedding_floats());
+    if wanted == 0 || wanted == found {
+        return Ok(());
+    }
+    Err(TrainError::NothingToFollow { wanted, words: job.process.data.teacher.clone() })
 }
 
 /// A stream of examples that a run trains on, in order, once.
@@ -237,11 +247,12 @@ impl Trainer<'_> {
     /// Starts to read what the steps train on.
     fn loader(&self, steps: std::ops::Range<u64>, mark: Option<Mark>) -> Result<Loader, TrainError> {
         let (feed, ahead) = (self.feed(self.prepared.train.row_count()), self.job.process.batches_ahead);
+        let followers = &self.job.run.model.followers;
         match self.stream {
-            None => Ok(Loader::start(&self.prepared.train, feed, steps, ahead)?),
+            None => Ok(Loader::start(&self.prepared.train, feed, steps, ahead, followers)?),
             Some(stream) => {
                 let source = stream.source(feed, steps.start, mark.unwrap_or_default())?;
-                Ok(Loader::of(source, steps, ahead))
+                Ok(Loader::of(source, steps, ahead, followers))
             }
         }
     }
@@ -378,6 +389,7 @@ impl Trainer<'_> {
 
     fn started(&self, state: &RankState, first_step: u64, steps: u64, isa: Isa) -> Started {
         let run = &self.job.run;
+        let tables = run.model.tables.iter().enumerate();
         Started {
             first_step,
             steps,
@@ -385,7 +397,7 @@ impl Trainer<'_> {
             rank_count: self.comm.rank_count(),
             dense_parameters: state.parameters.len(),
             table_parameters: run.model.tables.iter().map(|t| t.row_count * t.dim as u64).sum(),
-            table_bytes: run.model.tables.iter().map(|t| memory_needed(t, &run.sparse.optimizer)).sum(),
+            table_bytes: tables.map(|(place, table)| memory_needed(table, run.optimizer_of(place))).sum(),
             route: state.towers.as_ref().map_or_else(|| "flat".to_owned(), |towers| towers.words()),
             compression_ratio: run.model.compression_ratio(),
             level: format!("{:?}", isa.level()),

@@ -20,6 +20,10 @@ use crate::{
 pub(crate) struct Teaching {
     distil: Distil,
     adapting: Option<Adapting>,
+    /// Where the vectors that follow the teacher stand among the pooled ones.
+    followed: Range<usize>,
+    /// Floats of one of them.
+    floats: usize,
     /// The corrected teacher's probabilities of the batch, `[task][sample]`.
     corrected: Vec<f32>,
 }
@@ -50,7 +54,8 @@ impl Teaching {
                 parameters,
             });
         }
-        Ok(Teaching { distil, adapting, corrected: Vec::new() })
+        let (followed, floats) = (run.model.followed_columns(), run.follow.floats);
+        Ok(Teaching { distil, adapting, followed, floats, corrected: Vec::new() })
     }
 
     /// How the model learns from a teacher.
@@ -70,6 +75,36 @@ impl Teaching {
     /// What the samples of this rank's batch are to teach.
     pub fn lesson<'a>(&'a self, batch: &'a Batch, task_weights: &'a [f32], scale: f64) -> Lesson<'a> {
         Lesson { distil: &self.distil, batch, corrected: &self.corrected, task_weights, scale }
+    }
+
+    /// Writes the gradients of the vectors that follow the teacher over whatever the network has left there: each is
+    /// drawn to the teacher's embedding of its sample, or stays where there is none. `pooled` are the vectors of these
+    /// samples as they were looked up, `gradient` the gradients for them.
+    pub fn pull(
+        &self,
+        batch: &Batch,
+        samples: Range<usize>,
+        scale: f64,
+        pooled: &[f32],
+        gradient: &mut [f32],
+    ) {
+        if self.followed.is_empty() || samples.is_empty() {
+            return;
+        }
+        let width = pooled.len() / samples.len();
+        let rows = pooled.chunks_exact(width).zip(gradient.chunks_exact_mut(width));
+        for (sample, (vectors, gradient)) in samples.zip(rows) {
+            let gradient = &mut gradient[self.followed.clone()];
+            let Some(embedding) = batch.teacher_embedding(sample) else {
+                gradient.fill(0.0);
+                continue;
+            };
+            let weight = batch.following_weight(&self.distil, sample, scale);
+            let vectors = vectors[self.followed.clone()].chunks_exact(self.floats);
+            for (vector, gradient) in vectors.zip(gradient.chunks_exact_mut(self.floats)) {
+                follow(weight, vector, embedding, gradient);
+            }
+        }
     }
 
     /// Moves the adapters by the batch of all ranks, then corrects the teacher on this rank's samples.
@@ -110,6 +145,13 @@ impl Adapting {
                 Onto::LeftNeighbour => gradient.iter_mut().zip(&*one_grain).for_each(|(sum, g)| *sum += g),
             }
         });
+    }
+}
+
+/// The gradient of `weight / 2 |v - e|^2` for `v`, worked out in `f64`.
+fn follow(weight: f64, vector: &[f32], embedding: &[f32], gradient: &mut [f32]) {
+    for ((gradient, v), e) in gradient.iter_mut().zip(vector).zip(embedding) {
+        *gradient = ((f64::from(*v) - f64::from(*e)) * weight) as f32;
     }
 }
 

@@ -81,8 +81,8 @@ fn engine_seated(
     let (weights, adapters) = (parts[0].1.clone(), parts[0].3.clone());
     let mut rows: Vec<Vec<u8>> = Vec::new();
     let mut state: Vec<Vec<u32>> = Vec::new();
-    for spec in &run.model.tables {
-        let floats = run.sparse.optimizer.state_floats(spec.dim);
+    for (place, spec) in run.model.tables.iter().enumerate() {
+        let floats = run.optimizer_of(place).state_floats(spec.dim);
         rows.push(vec![0xff; spec.row_count as usize * spec.dim * spec.format.element_bytes()]);
         state.push(vec![u32::MAX; spec.row_count as usize * floats]);
     }
@@ -119,7 +119,8 @@ fn lay(shard: &Table, rows: &mut [u8], state: &mut [u32]) {
 }
 
 fn oracle(case: &Case, run: &Run) -> Outcome {
-    let mut oracle = Oracle::student(&run.model, run.grains(), &run.sparse, &run.dense, &run.distil);
+    let mut oracle = Oracle::student(&run.model, run.grains(), &run.sparse, &run.dense, &run.distil)
+        .following(&run.follow);
     oracle.exchange = run.exchange;
     let plan = Plan::balanced(&run.model, 1);
     let first = RankState::new(run, Seat { plan: &plan, rank: 0, chunks: 1, isa: Isa::SCALAR }).unwrap();
@@ -200,7 +201,7 @@ fn seated_run(case: &Case, towers: usize, module: u8) -> (Case, Run) {
     let dims = [8usize, 8, 8, 8, 8, 40, 40, 40, 8, 8];
     let tables: Vec<(u64, usize)> = (0..16).map(|t| (5 + 3 * t as u64, dims[t % 10])).collect();
     let features = (0..16).map(|f| (f, (f % 3) as u8)).collect();
-    let case = Case { tables, features, network: case.network % 6, towers: 0, ..case.clone() };
+    let case = Case { tables, features, network: case.network % 6, towers: 0, follow: None, ..case.clone() };
     let mut run = run_of(&case);
     run.grain_count = 16;
     let module = |features: &[usize]| {
@@ -333,5 +334,6 @@ fn small_case() -> Case {
         towers: 0,
         chunks: 1,
         distil: Distil::default(),
+        follow: None,
     }
 }

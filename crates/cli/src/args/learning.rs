@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 /// For a job its logits go to a file: name it as process.data.teacher. With --follow each row is scored by the newest
 /// version whose training ended before the row's time, as it would have been on a live stream; rows before the first
 /// version have no word. Without it one version scores all rows, those that it was trained on included, which flatters
-/// it.
+/// it. Where tables of the job follow the teacher ([run.follow]), the words have its embedding too.
 ///
 /// For an event log they go to the topic `words`, from where `join` takes them. The registry's current version scores
 /// impressions while their labels are awaited; those whose windows have closed are passed over. Never more than one
@@ -33,6 +33,10 @@ pub struct AugmentArguments {
     /// The teacher's name in the registry.
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
+    /// Floats of the teacher's embedding to write beside its logits, for tables that follow it ([run.follow]). Without it,
+    /// what the job asks for; on an event log, none.
+    #[arg(long, value_name = "FLOATS", value_parser = clap::value_parser!(u16).range(0..=256))]
+    pub embedding: Option<u16>,
     #[command(flatten)]
     pub rows: RowsArguments,
     #[cfg(feature = "live")]
@@ -109,6 +113,8 @@ pub enum ExperimentName {
     Teachers,
     /// A student of a twentieth of the traffic, and trained teachers of 1 to 64 times its size on all of it.
     Union,
+    /// The same student, with tables that follow the teacher's embedding, beside a head that learns from its words.
+    Follow,
     /// How a trained teacher's words get worse with the age of its snapshot.
     Delay,
     /// One teacher for 1 to 8 students: what it costs each.

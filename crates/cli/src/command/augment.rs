@@ -10,7 +10,7 @@ use campanile_data::{
     Dataset, Prepared,
     teacher::{TeacherHeader, TeacherVersion, TeacherWriter},
 };
-use campanile_serve::{Options, Request, Scorer, Scores, Snapshot};
+use campanile_serve::{Options, Projection, Request, Scorer, Scores, Snapshot};
 use campanile_spec::{Batch, config::Job, data::SourceSpec};
 use campanile_tables::{
     Registry,
@@ -106,7 +106,8 @@ fn run_on_rows(arguments: &AugmentArguments) -> Result<()> {
         delay_seconds: arguments.rows.delay.unwrap_or(0.0),
         time_unit: arguments.rows.time_unit.unwrap_or(usual),
     };
-    let coverage = augment(&job, &versions, manner, &output, arguments.quiet)?;
+    let floats = arguments.embedding.map_or(job.run.follow.floats_wanted(), usize::from);
+    let coverage = augment((&job, floats), &versions, manner, &output, arguments.quiet)?;
     if !arguments.quiet {
         println!(
             "{} of {} rows have a word from {} version(s) of the teacher; written to {}",
@@ -202,12 +203,13 @@ impl Versions {
     }
 }
 
-/// Scores the rows of a student's training split and writes the words to `output`.
+/// Scores the rows of a student's training split and writes the words to `output`, with embeddings of so many floats;
+/// 0 for none.
 ///
 /// # Errors
 /// When the teacher cannot be read, or its job does not fit the student's files.
 pub fn augment(
-    job: &Job,
+    (job, floats): (&Job, usize),
     versions: &Versions,
     manner: Manner,
     output: &Path,
@@ -224,9 +226,10 @@ pub fn augment(
     }
     let rows = student.train.row_count();
     let tasks: Vec<String> = newest.tasks().map(str::to_owned).collect();
-    let mut writer = writer(output, &student, &tasks, versions, manner)?;
+    let mut writer = writer(output, &student, (&tasks, floats), (versions, manner))?;
     let (mut reader, mut batch) = (teacher.train.reader()?, Batch::default());
     let (mut scorer, mut scores, mut request) = (Scorer::new(), Scores::default(), Request::new());
+    let mut embeddings = Vec::new();
     let mut present: Option<(usize, Snapshot)> = None;
     let mut coverage = Coverage { rows, ..Coverage::default() };
     let mut progress = Progress::new("augment", rows, quiet);
@@ -255,8 +258,14 @@ pub fn augment(
             request
                 .prepared(snapshot.inputs(), &part.dense, &part.bags)
                 .context("the teacher's view of the rows")?;
-            scorer.score(snapshot, &[&request], &mut scores)?;
-            writer.add(&scores.logits, Some(place))?;
+            match floats {
+                0 => scorer.score(snapshot, &[&request], &mut scores)?,
+                floats => {
+                    scorer.score_and_keep_hidden(snapshot, &[&request], &mut scores)?;
+                    Projection::of(snapshot, floats)?.write(&scores, &mut embeddings);
+                }
+            }
+            writer.add_embedded(&scores.logits, &embeddings, Some(place))?;
             coverage.scored += (end - first) as u64;
             let trained_until = versions.all[place].1;
             let is_known = |time: &&i64| trained_until.is_none_or(|until| **time <= until);
@@ -277,13 +286,13 @@ pub fn augment(
 fn writer(
     output: &Path,
     student: &Prepared,
-    tasks: &[String],
-    versions: &Versions,
-    manner: Manner,
+    (tasks, embedding): (&[String], usize),
+    (versions, manner): (&Versions, Manner),
 ) -> Result<TeacherWriter> {
     let header = TeacherHeader {
         version: 0,
         tasks: tasks.to_vec(),
+        embedding,
         rows: student.train.row_count(),
         data: student.fingerprint.clone(),
         seconds_per_time_unit: manner.time_unit,

@@ -35,6 +35,7 @@ pub fn run(arguments: &ExperimentArguments) -> Result<()> {
         ExperimentName::Delay => (Vec::new(), trained::delay(&lab)?),
         ExperimentName::Students => (trained::students(&lab)?, Vec::new()),
         ExperimentName::Union => (union::union(&lab)?, Vec::new()),
+        ExperimentName::Follow => (union::follow(&lab)?, Vec::new()),
         ExperimentName::Real => real::run(&lab, &experiment_file(arguments)?)?,
     };
     lab.clean()?;

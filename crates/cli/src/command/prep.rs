@@ -46,6 +46,7 @@ pub fn prepared_with_pulse(job: &Job, quiet: bool, pulse: &Pulse) -> Result<Prep
     let options = PrepOptions {
         memory_mib: job.process.prep_memory_mib,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
+        embedding_floats: job.run.follow.floats_wanted(),
         ..PrepOptions::new(&job.process.cache_dir, job.run.seed)
     };
     let mut progress: Option<(u32, Progress)> = None;

@@ -29,6 +29,9 @@ const RESTARTS: usize = 16;
 /// Runs the command.
 pub fn run(arguments: &TowersArguments) -> Result<()> {
     let job = job_file::read(&arguments.job)?;
+    if !job.run.follow.is_none() {
+        bail!("tables that follow a teacher cannot live in towers yet: leave [run.follow] out of the job");
+    }
     let features = job.run.model.features.len();
     if arguments.towers == 0 || arguments.towers > features {
         bail!(

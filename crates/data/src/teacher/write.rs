@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{BLOCK_ROWS, FORMAT_VERSION, MAGIC, NOBODY, TeacherHeader, block_bytes, half};
+use super::{BLOCK_ROWS, FORMAT_VERSIONS, MAGIC, NOBODY, TeacherHeader, block_bytes, half};
 use crate::error::{DataError, IoContext};
 
 /// A file of a teacher's words that is being written.
@@ -19,6 +19,8 @@ pub struct TeacherWriter {
     rows: u64,
     /// Logits of the block under way, a column per task.
     logits: Vec<Vec<u16>>,
+    /// Its embeddings, row after row.
+    embeddings: Vec<u16>,
     teachers: Vec<u16>,
 }
 
@@ -29,7 +31,7 @@ impl TeacherWriter {
     /// # Errors
     /// When the disk fails.
     pub fn create(path: &Path, mut header: TeacherHeader) -> Result<TeacherWriter, DataError> {
-        header.version = FORMAT_VERSION;
+        header.version = FORMAT_VERSIONS[usize::from(header.embedding > 0)];
         let mut unfinished = path.as_os_str().to_owned();
         unfinished.push(".partial");
         let unfinished = PathBuf::from(unfinished);
@@ -49,25 +51,50 @@ impl TeacherWriter {
             header,
             rows: 0,
             logits,
+            embeddings: Vec::new(),
             teachers: Vec::new(),
         })
     }
 
     /// Adds what a teacher said of the next rows: `[sample][task]`, NaN where it said nothing of a task; `teacher` is
-    /// its place in the header, or `None` where nobody spoke.
+    /// its place in the header, or `None` where nobody spoke. Where the header has an embedding, these rows have none.
     ///
     /// # Errors
     /// When the disk fails.
     ///
     /// # Panics
-    /// If there are more rows or teachers than the header says.
+    /// As [`TeacherWriter::add_embedded`].
     pub fn add(&mut self, logits: &[f32], teacher: Option<usize>) -> Result<(), DataError> {
-        let tasks = self.header.tasks.len();
+        self.add_embedded(logits, &[], teacher)
+    }
+
+    /// As [`TeacherWriter::add`], with embeddings `[sample][float]`, as many floats as the header says; none at all stand
+    /// for samples without.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    ///
+    /// # Panics
+    /// If there are more rows or teachers than the header says, or other embeddings.
+    pub fn add_embedded(
+        &mut self,
+        logits: &[f32],
+        embeddings: &[f32],
+        teacher: Option<usize>,
+    ) -> Result<(), DataError> {
+        let (tasks, floats) = (self.header.tasks.len(), self.header.embedding);
+        let samples = logits.len() / tasks;
+        let fits = embeddings.is_empty() || embeddings.len() == samples * floats;
+        assert!(fits, "{} floats of {samples} embeddings", embeddings.len());
         assert!(logits.len().is_multiple_of(tasks), "{} logits of {tasks} tasks", logits.len());
         assert!(teacher.is_none_or(|place| place < self.header.teachers.len()), "teacher {teacher:?}");
-        for sample in logits.chunks_exact(tasks) {
+        for (place, sample) in logits.chunks_exact(tasks).enumerate() {
             for (column, logit) in self.logits.iter_mut().zip(sample) {
                 column.push(half::from_f32(*logit));
+            }
+            match embeddings.get(place * floats..(place + 1) * floats).filter(|_| !embeddings.is_empty()) {
+                Some(own) => self.embeddings.extend(own.iter().map(|float| half::from_f32(*float))),
+                None => self.embeddings.resize(self.embeddings.len() + floats, half::from_f32(f32::NAN)),
             }
             self.teachers.push(teacher.map_or(NOBODY, |place| place as u16));
             self.rows += 1;
@@ -81,7 +108,7 @@ impl TeacherWriter {
 
     fn write_block(&mut self) -> Result<(), DataError> {
         let rows = self.teachers.len() as u64;
-        let columns = self.logits.iter().chain([&self.teachers]);
+        let columns = self.logits.iter().chain([&self.embeddings, &self.teachers]);
         let mut block: Vec<u8> = columns.flatten().flat_map(|half| half.to_le_bytes()).collect();
         block.resize(block_bytes(&self.header, rows) as usize - 8, 0);
         let checksum = crc32c::crc32c(&block);
@@ -89,6 +116,7 @@ impl TeacherWriter {
         block.extend([0; 4]);
         self.file.write_all(&block).context("write", &self.unfinished)?;
         self.logits.iter_mut().for_each(Vec::clear);
+        self.embeddings.clear();
         self.teachers.clear();
         Ok(())
     }

@@ -63,6 +63,7 @@ fn header(rows: u64, data: &str) -> TeacherHeader {
     TeacherHeader {
         version: 0,
         tasks: vec!["buy".into(), "click".into()],
+        embedding: 0,
         rows,
         data: data.into(),
         seconds_per_time_unit: 60.0,
@@ -119,6 +120,58 @@ fn a_file_of_words_follows_its_rows_through_shuffling_and_ranges() {
     }
     assert_ne!(taught(true).fingerprint, bare.fingerprint, "a teacher changes what is trained");
     assert!(read_all(taught(true).valid.as_ref().unwrap()).teacher_logits.is_empty());
+}
+
+#[test]
+fn an_embedding_follows_its_rows_and_must_be_the_one_that_is_asked_for() {
+    let place = Place::new();
+    place.write("rows.csv", numbered_rows(80_000));
+    let bare = train_files(&[place.path("rows.csv").display().to_string()]);
+    let prepared = prepare(&numbered(true), &bare, &place.options(), &mut |_| ()).unwrap();
+    let (rows, path) = (prepared.train.row_count(), place.path("words"));
+    let of_two = TeacherHeader { embedding: 2, ..header(rows, &prepared.fingerprint) };
+    let mut writer = TeacherWriter::create(&path, of_two).unwrap();
+    for row in 0..rows {
+        let logits = [f32::NAN, row as f32 * 0.01];
+        match row % 3 {
+            0 => writer.add_embedded(&logits, &[row as f32 * 0.001, -1.0], Some(0)).unwrap(),
+            1 => writer.add(&logits, Some(1)).unwrap(),
+            _ => writer.add(&logits, None).unwrap(),
+        }
+    }
+    writer.finish().unwrap();
+    assert_eq!(inspect(&path).unwrap().version, 2);
+    let files = DataFiles { teacher: Some(path), ..bare };
+    let taught = |embedding_floats| {
+        let options = campanile_data::PrepOptions { embedding_floats, ..place.options() };
+        prepare(&numbered(true), &files, &options, &mut |_| ())
+    };
+    let (train, mut batch) = (taught(2).unwrap().train, Batch::default());
+    assert_eq!(train.embedding_floats(), 2);
+    for start in [0, 65_000, 71_000] {
+        train.reader().unwrap().read(1, start..start + 1000, &mut batch).unwrap();
+        check(&batch, 0);
+        for sample in 0..batch.sample_count {
+            let row = batch.bags.feature(0).bag(sample)[0];
+            let said = batch.teacher_embedding(sample);
+            assert_eq!(said.is_some(), row % 3 == 0, "row {row}");
+            if let Some([first, second]) = said {
+                assert!((first - row as f32 * 0.001).abs() <= first * 0.0006, "row {row} has {first}");
+                assert_eq!(*second, -1.0);
+            }
+        }
+    }
+    // Who does not ask for it reads the words without it, and who asks for another is told.
+    let train = taught(0).unwrap().train;
+    train.reader().unwrap().read(0, 0..1000, &mut batch).unwrap();
+    check(&batch, 0);
+    assert!(batch.teacher_embeddings.is_empty());
+    let error = taught(3).unwrap_err().to_string();
+    assert!(error.contains("an embedding of 2 floats") && error.contains("run.follow.floats"), "{error}");
+    write(&place, rows, &prepared.fingerprint);
+    assert_eq!(inspect(files.teacher.as_ref().unwrap()).unwrap().version, 1);
+    let error = taught(2).unwrap_err().to_string();
+    assert!(error.contains("no embedding of the teacher"), "{error}");
 }
 
 #[test]

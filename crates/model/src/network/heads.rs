@@ -46,6 +46,7 @@ pub(super) fn build(
         };
         let own = logits.columns(tasks.start, tasks.len());
         graph.linear((&format!("{prefix}.{}", hidden.len()), "weight"), last, own, Tail::Bias)?;
+        graph.hidden.push(last);
         lasts.push((prefix, tasks, last));
     }
     teacher_heads(graph, &lasts, logits, task_count)?;

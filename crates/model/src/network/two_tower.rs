@@ -36,8 +36,8 @@ pub(super) fn build(
     if spec.has_tower_modules() {
         return Err(ModelError::TowersInTowers);
     }
-    let user = gather(graph, above, sides, false)?;
-    let item = gather(graph, above, sides, true)?;
+    let user = gather((spec, graph), above, sides, false)?;
+    let item = gather((spec, graph), above, sides, true)?;
     let (distil, task_count) = (graph.distil, spec.tasks.len());
     let logits = graph.buffer(task_count * (1 + distil.extra_heads()));
     let mut lasts: Vec<[Place; 2]> = Vec::new();
@@ -89,7 +89,7 @@ fn meet(
 
 /// The inputs of one side, side by side: its dense ones, then its vectors.
 fn gather(
-    graph: &mut Graph,
+    (spec, graph): (&ModelSpec, &mut Graph),
     above: &[Vector],
     sides: &Sides<'_>,
     of_item: bool,
@@ -99,7 +99,9 @@ fn gather(
         .filter(|place| sides.item_dense.contains(place) == of_item)
         .map(|place| dense.columns(place, 1))
         .collect();
-    let is_mine = |vector: &&Vector| sides.item_features.contains(&vector.name) == of_item;
+    // What follows a teacher by an item's ids is the item's.
+    let is_items = |name: &str| sides.item_features.iter().any(|own| own == spec.ids_name(name));
+    let is_mine = |vector: &&Vector| is_items(&vector.name) == of_item;
     let vectors = above.iter().filter(is_mine).map(|vector| vector.place);
     let parts: Vec<Place> = columns.into_iter().chain(vectors).collect();
     if parts.is_empty() {

@@ -52,6 +52,7 @@ pub fn model(
         heads,
         precision: Precision::F32,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 

@@ -87,6 +87,7 @@ pub fn model(tables: Vec<TableSpec>) -> ModelSpec {
         heads: Heads::Shared,
         precision: Precision::F32,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
     }
 }
 

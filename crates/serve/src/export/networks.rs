@@ -43,7 +43,8 @@ pub(super) fn logits(graph: &mut Graph, spec: &ModelSpec, inputs: &Inputs) -> St
                     let columns = graph.integers(&columns);
                     graph.node("Gather", &[dense, &columns], &[("axis", 1)])
                 });
-                let mine = above.iter().filter(|vector| item_features.contains(&vector.name) == of_item);
+                let is_items = |name: &str| item_features.iter().any(|own| own == spec.ids_name(name));
+                let mine = above.iter().filter(|vector| is_items(&vector.name) == of_item);
                 let mine: Vec<String> = mine.map(|vector| vector.value.clone()).collect();
                 side_by_side(graph, dense, &mine)
             });

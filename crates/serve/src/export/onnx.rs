@@ -99,14 +99,19 @@ fn add_inputs(graph: &mut Graph, snapshot: &Snapshot, beside: Option<&str>) -> R
 /// The vector of a feature: rows that are not there weigh nothing.
 fn pooled(graph: &mut Graph, spec: &ModelSpec, feature: usize) -> String {
     let own = &spec.features[feature];
-    let ids = format!("{}.ids", own.name);
+    // What follows a teacher reads the ids of the feature that it belongs to, which are an input already.
+    let source = spec.ids_of(feature);
+    let given = &spec.features[source].name;
+    let ids = format!("{given}.ids");
     let shape = [Side::Free("batch"), Side::Free(ids.as_str())];
-    graph.input(&own.name, Element::I64, &shape);
+    if source == feature {
+        graph.input(given, Element::I64, &shape);
+    }
     let none = graph.integers(&[0]);
-    let row = graph.node("Max", &[&own.name, &none], &[]);
+    let row = graph.node("Max", &[given, &none], &[]);
     let table = table_name(spec, own.table.0 as usize);
     let rows = graph.node("Gather", &[&table, &row], &[("axis", 0)]);
-    let absent = graph.node("Less", &[&own.name, &none], &[]);
+    let absent = graph.node("Less", &[given, &none], &[]);
     let there = graph.node("Where", &[&absent, "zero", "one"], &[]);
     let weight = match own.pooling {
         Pooling::Sum | Pooling::Mean => there.clone(),

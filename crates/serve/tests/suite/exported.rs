@@ -45,7 +45,9 @@ fn inputs(snapshot: &Snapshot, batch: &Batch) -> Value {
     let mut inputs = Map::new();
     let width = snapshot.model().dense_count.max(1);
     inputs.insert("dense".into(), json!(batch.dense.chunks(width).collect::<Vec<_>>()));
-    for (place, feature) in snapshot.model().features.iter().enumerate() {
+    // Tables that follow a teacher have the ids of other features, and are no inputs.
+    let features = &snapshot.model().features[..snapshot.model().data_features()];
+    for (place, feature) in features.iter().enumerate() {
         let bags = batch.bags.feature(place);
         let longest = (0..batch.sample_count).map(|sample| bags.bag(sample).len()).max().unwrap().max(1);
         let mut ids = vec![vec![-1_i64; longest]; batch.sample_count];
@@ -120,6 +122,8 @@ fn onnxruntime_scores_every_network_as_we_do() {
                 with_model(&text, &format!("{towers}\nheads = \"separate\""))
             }),
         ),
+        ("a student that follows", Trained::following(|text| text)),
+        ("two towers that follow", Trained::following(|text| with_model(&text, towers))),
         ("regression", Trained::changed_example("first", regression)),
         ("machine", first("kind = \"factorization_machine\"")),
         (

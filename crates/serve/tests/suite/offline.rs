@@ -27,7 +27,8 @@ pub fn offline(trained: &Trained, batch: &Batch) -> Vec<f32> {
         let mut logits = Vec::new();
         let size = trained.job.run.batch_size;
         for start in (0..batch.sample_count).step_by(size) {
-            let samples = batch.slice(start..batch.sample_count.min(start + size));
+            let mut samples = batch.slice(start..batch.sample_count.min(start + size));
+            samples.bags.repeat(&trained.job.run.model.followers);
             let global_count = samples.sample_count;
             state.predict(comm, &LocalBatch { samples, global_count, first: 0, mark: None }, Ok(()))?;
             logits.extend_from_slice(state.logits());

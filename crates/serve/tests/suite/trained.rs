@@ -3,8 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use campanile_data::{Dataset, PrepOptions, Prepared, prepare};
-use campanile_serve::{Request, Scorer, Scores, Snapshot};
+use campanile_data::{
+    Dataset, PrepOptions, Prepared, prepare,
+    teacher::{TeacherHeader, TeacherVersion, TeacherWriter},
+};
+use campanile_serve::{Options, Projection, Request, Scorer, Scores, Snapshot};
 use campanile_spec::{Batch, config::Job};
 use campanile_tables::{
     Registry,
@@ -45,11 +48,54 @@ impl Trained {
 
     /// The same with changes to the job's text.
     pub fn changed_example(name: &str, change: impl Fn(String) -> String) -> Trained {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/{name}.toml"));
-        let mut job = Job::parse(&change(std::fs::read_to_string(path).unwrap())).unwrap();
+        let mut job = Job::parse(&change(std::fs::read_to_string(example(name)).unwrap())).unwrap();
         job.run.steps_max = 12;
         job.run.evaluate.every_steps = 0;
         Trained::job(job)
+    }
+
+    /// `first` with changes to its text, and with two tables of 6 floats that follow a teacher, which was trained on the
+    /// same world before and scores every other sample.
+    pub fn following(change: impl Fn(String) -> String) -> Trained {
+        let shorter = |text: String| text.replace("1_000_000", "20_000");
+        let teacher = Trained::changed_example("first", shorter);
+        let snapshot = Snapshot::open(&teacher.checkpoint, "teacher", &Options::default()).unwrap();
+        let rows = teacher.prepared.train.row_count();
+        let header = TeacherHeader {
+            version: 0,
+            tasks: snapshot.tasks().map(str::to_owned).collect(),
+            embedding: 6,
+            rows,
+            data: teacher.prepared.fingerprint.clone(),
+            seconds_per_time_unit: 0.001,
+            teachers: vec![TeacherVersion {
+                model: "teacher".into(),
+                number: 1,
+                id: String::new(),
+                data_time: None,
+            }],
+        };
+        let path = teacher.folder.path().join("words");
+        let mut writer = TeacherWriter::create(&path, header).unwrap();
+        let batch = teacher.samples(rows);
+        let (mut request, mut scores, mut embeddings) = (Request::new(), Scores::default(), Vec::new());
+        fill(&mut request, &snapshot, &batch);
+        Scorer::new().score_and_keep_hidden(&snapshot, &[&request], &mut scores).unwrap();
+        Projection::of(&snapshot, 6).unwrap().write(&scores, &mut embeddings);
+        for (sample, embedding) in embeddings.chunks_exact(6).enumerate() {
+            let logit = &scores.logits[sample..=sample];
+            match sample % 2 {
+                0 => writer.add_embedded(logit, embedding, Some(0)).unwrap(),
+                _ => writer.add(logit, Some(0)).unwrap(),
+            }
+        }
+        writer.finish().unwrap();
+        let text = std::fs::read_to_string(example("first")).unwrap();
+        let follow = "[run.follow]\nfeatures = [\"sparse_2\", \"sparse_5\"]\nfloats = 6\n[run.sparse]";
+        let mut job = Job::parse(&change(shorter(text)).replace("[run.sparse]", follow)).unwrap();
+        (job.run.steps_max, job.run.evaluate.every_steps) = (12, 0);
+        job.process.data.teacher = Some(path);
+        Trained { also: Some(teacher.folder), ..Trained::job(job) }
     }
 
     /// A job, trained in a folder of its own.
@@ -59,7 +105,9 @@ impl Trained {
         std::fs::create_dir_all(&job.process.output_dir).unwrap();
         job.process.cache_dir = folder.path().join("cache");
         job.process.threads = 1;
-        let options = PrepOptions::new(&job.process.cache_dir, job.run.seed);
+        let embedding_floats = job.run.follow.floats_wanted();
+        let options =
+            PrepOptions { embedding_floats, ..PrepOptions::new(&job.process.cache_dir, job.run.seed) };
         let prepared = prepare(&job.run.data, &job.process.data, &options, &mut |_| ()).unwrap();
         let summary = train(&job, &prepared, Ranks::Threads(1), &mut Silent).unwrap();
         Trained { job, prepared, checkpoint: summary.checkpoint, folder, also: None }
@@ -92,6 +140,10 @@ impl Trained {
     pub fn samples(&self, count: u64) -> Batch {
         read(&self.prepared.train, count)
     }
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/{name}.toml"))
 }
 
 /// The first samples of a split.

@@ -4,6 +4,7 @@
 //! from the path afterwards, so checks need no spans.
 
 mod columns;
+mod follow;
 mod tables;
 mod towers;
 mod training;
@@ -55,8 +56,14 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         heads: run.model.heads,
         precision: run.precision,
         towers: Towers::default(),
+        followers: Vec::new(),
     };
     model.towers = towers::towers(run.towers.as_ref(), &model)?;
+    if run.follow.is_some() && !model.towers.is_empty() {
+        let advice = "tables that follow a teacher cannot live in towers yet; leave out one of the two";
+        return Err(Problem::value("run.follow", "given beside [run.towers]", advice));
+    }
+    let follow = follow::follow(run.follow, &columns.columns, &columns.source, &mut model)?;
     check_process(&process, grain_count, run.data.kind, &run.data.split)?;
     let data = DataSpec {
         source: columns.source,
@@ -80,6 +87,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         sparse,
         dense,
         distil: run.distil,
+        follow,
         exchange: run.exchange,
         evaluate: run.evaluate,
         corrections: run.corrections,

@@ -84,7 +84,7 @@ fn raw_run(run: &Run) -> RawRun {
         data: raw_data(run),
         // Every table is listed below with all it has, so these defaults are used by none.
         tables: RawTables { rows: None, dim: None, format: RowFormat::F32, init: None },
-        table: run.model.tables.iter().map(raw_table).collect(),
+        table: own_tables(&run.model).map(raw_table).collect(),
         model: RawModel { network: run.model.network.clone(), heads: run.model.heads },
         towers: raw_towers(&run.model),
         sparse: RawSparse {
@@ -102,10 +102,16 @@ fn raw_run(run: &Run) -> RawRun {
             norm_max: run.dense.norm_max,
         },
         distil: run.distil,
+        follow: (!run.follow.is_none()).then(|| run.follow.clone()),
         exchange: run.exchange,
         evaluate: run.evaluate.clone(),
         corrections: run.corrections,
     }
+}
+
+/// All tables but those that follow a teacher, which come last and are made from `[run.follow]`.
+fn own_tables(model: &ModelSpec) -> impl Iterator<Item = &TableSpec> {
+    model.tables.iter().take(model.tables.len() - model.followers.len())
 }
 
 fn raw_towers(model: &ModelSpec) -> Option<RawTowers> {

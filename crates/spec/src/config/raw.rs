@@ -12,6 +12,7 @@ use super::{
 use crate::{
     data::{BadRows, DenseTransform, IdMap, SplitSpec},
     distil::Distil,
+    follow::Follow,
     model::{Heads, NetworkSpec, Pooling, Precision, RowFormat, RowInit},
     optimizer::{DenseOptimizer, Schedule, SparseOptimizer},
     towers::{TowerModule, TowerVariant},
@@ -51,6 +52,8 @@ section! {
         pub sparse: RawSparse,
         pub dense: RawDense,
         pub distil: Distil,
+        /// Tables that follow the teacher; absent: none.
+        pub follow: Option<Follow> = None,
         pub exchange: ExchangeFormat,
         pub evaluate: Evaluate,
         /// What a label that came after its example was written teaches, on a stream.

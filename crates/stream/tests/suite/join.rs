@@ -81,7 +81,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn word(id: u64) -> Word<'static> {
-    Word { id, schema: 3, version: id % 3, data_time_ms: 1000, logits: &[0, 1, 2, 3] }
+    let embedding: &[u8] = if id.is_multiple_of(2) { &[7, 8, 9, 10] } else { &[] };
+    Word { id, schema: 3, version: id % 3, data_time_ms: 1000, logits: &[0, 1, 2, 3], embedding }
 }
 
 fn features(id: u64) -> Vec<u8> {

@@ -2,9 +2,9 @@
 
 use campanile_spec::{
     AdapterSpec, Bags, Batch, CrossRank, DcnStructure, DenseOptimizer, Distil, DistilMethod, FeatureSpec,
-    Heads, LearningRate, ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns, RowFormat,
-    RowInit, Schedule, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec, TowerVariant,
-    Towers,
+    Follow, Heads, LearningRate, ModelSpec, NetworkSpec, Placement, Plan, Pooling, Precision, Returns,
+    RowFormat, RowInit, Schedule, SparseOptimizer, TableId, TableSpec, TaskSpec, TowerModule, TowerSpec,
+    TowerVariant, Towers,
     config::{Corrections, DenseTraining, Evaluate, ExchangeFormat, Run, SparseTraining, WireFormat},
     data::{BadRows, Columns, DataSpec, SourceSpec, SplitSpec},
 };
@@ -36,6 +36,8 @@ pub struct Case {
     pub towers: u64,
     pub chunks: usize,
     pub distil: Distil,
+    /// How many of the first features are followed by, if any, and floats and optimizer of their tables.
+    pub follow: Option<(usize, usize, u8)>,
 }
 
 const WIRE: [WireFormat; 4] = [WireFormat::F32, WireFormat::F16, WireFormat::Bf16, WireFormat::Int8];
@@ -98,10 +100,18 @@ pub fn case() -> impl Strategy<Value = Case> {
         (0..9u8, any::<bool>(), 1..3usize),
         (0..6u8, 0..4u8, any::<bool>(), any::<bool>()),
         (1..70usize, 0..16usize, any::<u64>(), 1..5usize, prop_oneof![Just(0), any::<u64>()]),
-        distil(),
+        (distil(), prop::option::of((1..4usize, prop::sample::select(vec![1usize, 5, 40]), 0..5u8))),
     )
         .prop_map(
-            |(size, tables, features, net, training, (last, wire, plan, chunks, towers), distil)| Case {
+            |(
+                size,
+                tables,
+                features,
+                net,
+                training,
+                (last, wire, plan, chunks, towers),
+                (distil, follow),
+            )| Case {
                 seed: size.0,
                 batch_size: size.1,
                 dense_count: size.2,
@@ -125,6 +135,8 @@ pub fn case() -> impl Strategy<Value = Case> {
                 } else {
                     distil
                 },
+                // Nor have they one for another vector; and what follows has no place in a tower.
+                follow: follow.filter(|_| !matches!(net.0, 6 | 7) && towers == 0),
             },
         )
 }
@@ -188,7 +200,15 @@ pub fn run_of(case: &Case) -> Run {
         _ => dim,
     };
     let rate = |base| LearningRate { base, schedule: Schedule::Constant };
-    Run {
+    let optimizer = |kind: u8| match kind {
+        0 => SparseOptimizer::Sgd,
+        1 => SparseOptimizer::Adagrad { epsilon: 1e-8, initial: 0.1 },
+        2 => SparseOptimizer::RowwiseAdagrad { epsilon: 1e-8, initial: 0.0 },
+        3 => SparseOptimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
+        4 => SparseOptimizer::RowwiseAdam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
+        _ => SparseOptimizer::Ftrl { beta: 1.0, l1: 1e-4, l2: 1e-3 },
+    };
+    let mut run = Run {
         seed: case.seed,
         batch_size: case.batch_size,
         grain_count: 8,
@@ -226,16 +246,10 @@ pub fn run_of(case: &Case) -> Run {
             heads: if case.separate_heads { Heads::Separate } else { Heads::Shared },
             precision: Precision::F32,
             towers: towers(case, dim),
+            followers: Vec::new(),
         },
         sparse: SparseTraining {
-            optimizer: match case.sparse {
-                0 => SparseOptimizer::Sgd,
-                1 => SparseOptimizer::Adagrad { epsilon: 1e-8, initial: 0.1 },
-                2 => SparseOptimizer::RowwiseAdagrad { epsilon: 1e-8, initial: 0.0 },
-                3 => SparseOptimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
-                4 => SparseOptimizer::RowwiseAdam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
-                _ => SparseOptimizer::Ftrl { beta: 1.0, l1: 1e-4, l2: 1e-3 },
-            },
+            optimizer: optimizer(case.sparse),
             learning_rate: rate(0.05),
             l2,
             row_norm_max: if case.clip { 1e-3 } else { 0.0 },
@@ -252,10 +266,23 @@ pub fn run_of(case: &Case) -> Run {
             norm_max: if case.clip { 0.1 } else { 0.0 },
         },
         distil: case.distil,
+        follow: Follow::default(),
         exchange: case.exchange,
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
         corrections: Corrections::Ignore,
+    };
+    if let Some((features, floats, kind)) = case.follow {
+        let count = features.min(case.features.len());
+        run.follow = Follow {
+            features: (0..count).map(|f| format!("f{f}")).collect(),
+            floats,
+            optimizer: optimizer(kind),
+            learning_rate: 0.4,
+            format: RowFormat::F32,
+        };
+        (0..count).for_each(|f| run.model.add_follower(f, &run.follow));
     }
+    run
 }
 
 pub fn batch(case: &Case, model: &ModelSpec, number: u64) -> Batch {
@@ -266,15 +293,19 @@ pub fn batch(case: &Case, model: &ModelSpec, number: u64) -> Batch {
         (state >> 33) % below
     };
     let (mut offsets, mut rows, mut weights) = (vec![0], Vec::new(), Vec::new());
-    for feature in 0..model.features.len() {
+    for feature in 0..model.data_features() {
+        // What a teacher is followed by has one id, or none.
+        let ids = if model.followers.contains(&feature) { 2 } else { 4 };
         for _ in 0..samples {
-            for _ in 0..random(4) {
+            for _ in 0..random(ids) {
                 rows.push(random(model.table_of(feature).row_count) as u32);
                 weights.push(random(1000) as f32 * 1e-3);
             }
             offsets.push(rows.len() as u32);
         }
     }
+    let mut bags = Bags::new(model.data_features(), samples, offsets, rows, weights).unwrap();
+    bags.repeat(&model.followers);
     let labels = (0..samples * model.tasks.len())
         .map(|_| match random(10) {
             0 => f32::NAN,
@@ -286,15 +317,23 @@ pub fn batch(case: &Case, model: &ModelSpec, number: u64) -> Batch {
     let is_taught = !number.is_multiple_of(3) || case.seed.is_multiple_of(2);
     let taught = |count: usize| if is_taught { 0..count } else { 0..0 };
     let said = |value: u64| if value < 100 { f32::NAN } else { value as f32 * 8e-3 - 6.0 };
+    let floats = case.follow.map_or(0, |(_, floats, _)| floats);
+    let mut teacher_embeddings = Vec::new();
+    for _ in taught(samples) {
+        let spoke = random(4) > 0;
+        let mut float = || if spoke { random(1000) as f32 * 4e-3 - 2.0 } else { f32::NAN };
+        teacher_embeddings.extend((0..floats).map(|_| float()));
+    }
     Batch {
         sample_count: samples,
+        teacher_embeddings,
         teacher_logits: taught(samples * model.tasks.len()).map(|_| said(random(1000))).collect(),
         teacher_delays: taught(samples)
             .map(|_| if random(9) == 0 { f32::NAN } else { random(200) as f32 * 0.1 })
             .collect(),
         segments: (0..samples).map(|_| random(4) as u32).collect(),
         dense: (0..samples * model.dense_count).map(|_| random(1000) as f32 * 2e-3 - 1.0).collect(),
-        bags: Bags::new(model.features.len(), samples, offsets, rows, weights).unwrap(),
+        bags,
         labels,
         weights: (0..samples).map(|_| 0.5 + random(100) as f32 * 0.01).collect(),
         ..Batch::default()

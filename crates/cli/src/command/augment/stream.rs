@@ -51,6 +51,7 @@ pub fn run(arguments: &AugmentArguments) -> Result<()> {
         model,
         window_ms: arguments.stream.window.unwrap_or(WINDOW).ms,
         remember_ms: arguments.stream.remember.unwrap_or(REMEMBER).ms,
+        embedding_floats: usize::from(arguments.embedding.unwrap_or(0)),
     };
     // A name that cannot be is told at once, not when the first impression comes.
     options.registry.current(&options.model)?;

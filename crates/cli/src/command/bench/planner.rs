@@ -121,6 +121,7 @@ impl Case {
             heads: Heads::Shared,
             precision: Precision::F32,
             towers: Towers::default(),
+            followers: Vec::new(),
         };
         Case { model, loads, batch_size, dense: DenseWork::default() }
     }

@@ -60,6 +60,7 @@ pub fn run(arguments: &TrainBenchArguments) -> Run {
             norm_max: 0.0,
         },
         distil: Default::default(),
+        follow: Default::default(),
         exchange: ExchangeFormat::default(),
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
         corrections: Corrections::Ignore,
@@ -102,6 +103,7 @@ fn model(arguments: &TrainBenchArguments) -> ModelSpec {
         network,
         heads: Heads::Shared,
         towers: campanile_spec::Towers::default(),
+        followers: Vec::new(),
         precision: match arguments.precision {
             BenchPrecision::F32 => Precision::F32,
             BenchPrecision::Bf16 => Precision::Bf16,

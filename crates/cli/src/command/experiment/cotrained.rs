@@ -23,6 +23,7 @@ pub fn teach(lab: &Lab, student: &Job, teacher: &Job, words: &Path) -> Result<Me
     let header = TeacherHeader {
         version: 0,
         tasks: tasks.clone(),
+        embedding: 0,
         rows: prepared.train.row_count(),
         data: prepared.fingerprint.clone(),
         seconds_per_time_unit: 1.0,

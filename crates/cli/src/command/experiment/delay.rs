@@ -41,7 +41,7 @@ pub fn judge(lab: &Lab, job: &Job, versions: &Versions, manner: Manner, aged: &m
     for aged in aged {
         let words = lab.place("aged");
         let manner = Manner { delay_seconds: aged.delay_seconds, ..manner };
-        augment(job, versions, manner, &words, true)?;
+        augment((job, 0), versions, manner, &words, true)?;
         let mut job = job.clone();
         job.process.data.teacher = Some(words.clone());
         aged.judged.push(judge_words(&job)?);

@@ -29,6 +29,12 @@ pub struct Settings {
     pub weights: Vec<f32>,
     /// Whether to compare with a teacher that is trained beside each student, on its rows alone.
     pub co_training: bool,
+    /// Features whose ids the teacher's embedding is followed by, where the student has them; none leaves those ways out.
+    pub follow: Vec<String>,
+    /// Floats of the embedding.
+    pub follow_floats: usize,
+    /// The rates at which rows follow that are tried.
+    pub follow_rates: Vec<f32>,
     /// Ages at which the teacher's words are judged as well, on the first student's rows; none leaves that out.
     pub ages_seconds: Vec<f64>,
 }
@@ -42,6 +48,9 @@ impl Default for Settings {
             seconds_per_time_unit: 1.0,
             weights: vec![1.0],
             co_training: false,
+            follow: Vec::new(),
+            follow_floats: 16,
+            follow_rates: vec![0.3],
             ages_seconds: Vec::new(),
         }
     }
@@ -116,6 +125,12 @@ impl Settings {
         let mut times = std::iter::once(("delay_seconds", self.delay_seconds)).chain(times);
         if let Some((key, value)) = times.find(|(_, value)| value.is_nan() || *value < 0.0) {
             bail!("experiment.{key} has {value}; times are 0 or more");
+        }
+        if !(1..=256).contains(&self.follow_floats) {
+            bail!("experiment.follow_floats is {}, it must be from 1 to 256", self.follow_floats);
+        }
+        if let Some(rate) = self.follow_rates.iter().find(|rate| rate.is_nan() || **rate <= 0.0) {
+            bail!("experiment.follow_rates has {rate}; rates are above 0");
         }
         if self.seconds_per_time_unit.is_nan() || self.seconds_per_time_unit <= 0.0 {
             bail!("experiment.seconds_per_time_unit is {}, it must be above 0", self.seconds_per_time_unit);

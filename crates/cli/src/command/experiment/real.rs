@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use campanile_spec::{Distil, DistilMethod, config::Job};
+use anyhow::{Context, Result, bail};
+use campanile_spec::{Distil, DistilMethod, Follow, SparseOptimizer, config::Job};
 
 use super::{
     cotrained,
@@ -21,9 +21,13 @@ use crate::command::{
     forward_operations as flops, prep,
 };
 
+/// An optimizer whose steps do not become small.
+const ADAM: SparseOptimizer = SparseOptimizer::RowwiseAdam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
 /// One student: how it was taught, and what came of it.
 struct Taught<'a> {
     student: &'a Student,
+    ways: Vec<Way>,
     table: Table,
     /// Of the last seed; versions fall at the same rows for every seed.
     coverage: Coverage,
@@ -41,13 +45,15 @@ pub fn run_with(
     file: &ExperimentFile,
     before: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(Vec<Table>, Vec<Aged>)> {
-    let (ways, beside) = (ways(&file.settings.weights), ways_beside(&file.settings));
+    let beside = ways_beside(&file.settings);
     let mut taught = Vec::new();
     for student in &file.students {
-        let row = |(name, _): &(String, Distil)| Row { name: name.clone(), measured: Vec::new() };
+        let ways = ways(&file.settings, &student.job)?;
+        let row = |way: &Way| Row { name: way.name.clone(), measured: Vec::new() };
         let rows = ways.iter().chain(&beside).map(row).collect();
         let table = Table { title: student.name.clone(), rows };
-        taught.push(Taught { student, table, coverage: Coverage::default(), flops: flops(&student.job)? });
+        let (coverage, flops) = (Coverage::default(), flops(&student.job)?);
+        taught.push(Taught { student, ways, table, coverage, flops });
     }
     let ages = file.settings.ages_seconds.iter();
     let mut aged: Vec<Aged> = ages.map(|age| Aged { delay_seconds: *age, judged: Vec::new() }).collect();
@@ -61,9 +67,10 @@ pub fn run_with(
             eprintln!("seed {seed} of {}: student `{}`", lab.seeds.len(), taught.student.name);
             let job = of_seed(lab, &taught.student.job, seed);
             let words = lab.place("words");
-            taught.coverage = augment(&job, &versions, manner(&file.settings), &words, true)?;
-            let (rows, rows_beside) = taught.table.rows.split_at_mut(ways.len());
-            listen(lab, &job, &words, rows, &ways)?;
+            let floats = if file.settings.follow.is_empty() { 0 } else { file.settings.follow_floats };
+            taught.coverage = augment((&job, floats), &versions, manner(&file.settings), &words, true)?;
+            let (rows, rows_beside) = taught.table.rows.split_at_mut(taught.ways.len());
+            listen(lab, &job, &words, rows, &taught.ways)?;
             if !beside.is_empty() {
                 cotrained::teach(lab, &job, &of_seed(lab, &file.teacher, seed), &words)?;
                 listen(lab, &job, &words, rows_beside, &beside)?;
@@ -86,37 +93,106 @@ pub fn run_with(
     Ok((tables, aged))
 }
 
-/// The twin without a teacher first, then every method with every weight.
-fn ways(weights: &[f32]) -> Vec<(String, Distil)> {
-    let mut ways = vec![("none".to_owned(), Distil::default())];
+/// The twin without a teacher first, then every method with every weight; then tables that follow, alone and beside a
+/// head, and a twin whose tables are as much wider and learn from labels.
+fn ways(settings: &Settings, student: &Job) -> Result<Vec<Way>> {
+    let mut ways = vec![Way::listening("none".to_owned(), Distil::default())];
     let methods = [
         ("one head", DistilMethod::OneHead),
         ("auxiliary", DistilMethod::Auxiliary),
         ("adapter", DistilMethod::Adapter),
     ];
     for (name, method) in methods {
-        ways.extend(weights.iter().map(|w| (format!("{name}, w {w}"), listening(method, [*w, 1.0, 1.0]))));
+        let way = |w: &f32| Way::listening(format!("{name}, w {w}"), listening(method, [*w, 1.0, 1.0]));
+        ways.extend(settings.weights.iter().map(way));
     }
-    ways
+    let features: Vec<String> =
+        student.run.model.features.iter().map(|feature| feature.name.clone()).collect();
+    let own: Vec<String> = settings.follow.iter().filter(|name| features.contains(name)).cloned().collect();
+    if own.is_empty() {
+        if let Some(name) = settings.follow.first() {
+            bail!("experiment.follow names `{name}`, and the student has only `{}`", features.join("`, `"));
+        }
+        return Ok(ways);
+    }
+    let follow = |rate: f32| Follow {
+        features: own.clone(),
+        floats: settings.follow_floats,
+        learning_rate: rate,
+        ..Follow::default()
+    };
+    let wider = Way {
+        wider: true,
+        follow: follow(1.0),
+        ..Way::listening("wider tables".to_owned(), Distil::default())
+    };
+    ways.push(wider);
+    for &rate in &settings.follow_rates {
+        let name = format!("following, rate {rate}");
+        ways.push(Way { follow: follow(rate), ..Way::listening(name, Distil::default()) });
+        // Adam forgets at a constant rate, and a tenth of AdaGrad's rate is as fast at first.
+        let forgetting = Follow { optimizer: ADAM, ..follow(0.1 * rate) };
+        let name = format!("following by Adam, rate {}", forgetting.learning_rate);
+        ways.push(Way { follow: forgetting, ..Way::listening(name, Distil::default()) });
+        for &w in &settings.weights {
+            let name = format!("auxiliary, w {w}, and following, rate {rate}");
+            let distil = listening(DistilMethod::Auxiliary, [w, 1.0, 1.0]);
+            ways.push(Way { follow: follow(rate), ..Way::listening(name, distil) });
+        }
+    }
+    Ok(ways)
 }
 
 /// With a teacher that is trained beside the student.
-fn ways_beside(settings: &Settings) -> Vec<(String, Distil)> {
+fn ways_beside(settings: &Settings) -> Vec<Way> {
     let weights = if settings.co_training { &settings.weights[..] } else { &[] };
     let way = |w: &f32| {
         let distil = listening(DistilMethod::Auxiliary, [*w, 1.0, 1.0]);
-        (format!("co-training, auxiliary, w {w}"), distil)
+        Way::listening(format!("co-training, auxiliary, w {w}"), distil)
     };
     weights.iter().map(way).collect()
 }
 
-/// Trains a student in several ways on the same words.
-fn listen(lab: &Lab, job: &Job, words: &Path, rows: &mut [Row], ways: &[(String, Distil)]) -> Result<()> {
-    for (row, (_, distil)) in rows.iter_mut().zip(ways) {
-        let mut job = job.clone();
-        job.run.distil = *distil;
+/// A way of learning from the teacher.
+struct Way {
+    name: String,
+    distil: Distil,
+    follow: Follow,
+    /// Whether tables that learn from labels have the floats of those that would follow.
+    wider: bool,
+}
+
+impl Way {
+    fn listening(name: String, distil: Distil) -> Way {
+        Way { name, distil, follow: Follow::default(), wider: false }
+    }
+
+    /// The student's job, taught this way.
+    fn job(&self, student: &Job, words: &Path) -> Job {
+        let mut job = student.clone();
+        job.run.distil = self.distil;
         job.process.data.teacher = Some(words.to_owned());
-        row.measured.push(lab.train(&job)?);
+        let places = (0..job.run.model.features.len())
+            .filter(|place| self.follow.features.contains(&job.run.model.features[*place].name));
+        for place in places.collect::<Vec<_>>() {
+            if self.wider {
+                let table = job.run.model.features[place].table.0 as usize;
+                job.run.model.tables[table].dim += self.follow.floats;
+            } else {
+                job.run.model.add_follower(place, &self.follow);
+            }
+        }
+        if !self.wider {
+            job.run.follow = self.follow.clone();
+        }
+        job
+    }
+}
+
+/// Trains a student in several ways on the same words.
+fn listen(lab: &Lab, job: &Job, words: &Path, rows: &mut [Row], ways: &[Way]) -> Result<()> {
+    for (row, way) in rows.iter_mut().zip(ways) {
+        row.measured.push(lab.train(&way.job(job, words))?);
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ fn teach(
     let measured = lab.train_at(&job, &place)?;
     let student = lab.job(seed, |job| world(job, View::Student))?;
     let manner = Manner { follow: true, delay_seconds: 0.0, time_unit: 0.001 };
-    let coverage = augment(&student, &Versions::of_checkpoints(&place)?, manner, words, true)?;
+    let coverage = augment((&student, 0), &Versions::of_checkpoints(&place)?, manner, words, true)?;
     std::fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))?;
     Ok((measured, flops(&job)?, coverage))
 }

@@ -31,16 +31,31 @@ const ROWS_AT_ONCE: u64 = 4096;
 const SIZES: [(&str, usize, &[usize]); 4] =
     [("1x", 8, &[32]), ("4x", 16, &[64]), ("16x", 32, &[128, 64]), ("64x", 48, &[384, 128])];
 
+/// How tables follow.
+const FOLLOWED: &str = "follow_floats = 16\nfollow_rates = [0.1, 0.3, 1.0]";
+
 /// Teachers of rising size for the student of the small domain.
 pub fn union(lab: &Lab) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for (name, dim, hidden) in SIZES {
         let rows = [lab.place("union.csv"), lab.place("domain.csv")];
-        let file = experiment(lab, (name, dim, hidden), &rows)?;
+        let file = experiment(lab, (name, dim, hidden), "weights = [1.0, 5.0, 20.0]", &rows)?;
         let (told, _) = real::run_with(lab, &file, &mut |seed| write_world(lab, seed, &rows))?;
         tables.extend(told);
     }
     Ok(tables)
+}
+
+/// One of the teachers, and students with tables that follow its embedding, with and without a head that learns from its
+/// words; by every feature, and at several rates.
+pub fn follow(lab: &Lab) -> Result<Vec<Table>> {
+    let rows = [lab.place("union.csv"), lab.place("domain.csv")];
+    let SourceSpec::Synthetic(world) = world(lab, 1)?.run.data.source else { return Ok(Vec::new()) };
+    let features: Vec<String> =
+        world.columns(View::Student).sparse.into_iter().map(|column| column.name).collect();
+    let settings = format!("weights = [5.0]\nfollow = {features:?}\n{FOLLOWED}");
+    let file = experiment(lab, SIZES[1], &settings, &rows)?;
+    Ok(real::run_with(lab, &file, &mut |seed| write_world(lab, seed, &rows))?.0)
 }
 
 /// The world that everybody sees something of.
@@ -64,6 +79,7 @@ fn world(lab: &Lab, seed: u64) -> Result<campanile_spec::config::Job> {
 fn experiment(
     lab: &Lab,
     (name, dim, hidden): (&str, usize, &[usize]),
+    settings: &str,
     [union, domain]: &[PathBuf; 2],
 ) -> Result<ExperimentFile> {
     let job = world(lab, 1)?;
@@ -77,7 +93,7 @@ fn experiment(
 name = "a teacher {name} of all domains"
 snapshots = 48
 seconds_per_time_unit = 0.001
-weights = [1.0, 5.0, 20.0]
+{settings}
 [job.run]
 batch_size = 256
 [job.run.data]
@@ -213,7 +229,7 @@ mod tests {
         // Every row of the domain is one of the union, in the same order.
         let mut all = union.lines();
         assert!(domain.lines().all(|line| all.any(|other| other == line)));
-        let file = experiment(&lab, SIZES[1], &rows).unwrap();
+        let file = experiment(&lab, SIZES[1], "", &rows).unwrap();
         let (own, teacher) = (&file.students[0].job.run.data.columns, &file.teacher.run.data.columns);
         assert_eq!((own.sparse.len(), teacher.sparse.len()), (5, 7));
         assert_eq!((own.dense.len(), teacher.dense.len()), (3, 4));

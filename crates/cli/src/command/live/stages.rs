@@ -114,6 +114,7 @@ pub fn augment(live: &Loop) -> Result<()> {
         model: "teacher".to_owned(),
         window_ms: live.file.windows_ms().into_iter().max().unwrap_or(0),
         remember_ms: (live.file.settings.remember_seconds * 1000.0) as u64,
+        embedding_floats: live.file.embedding_floats(),
     };
     let registry = live.registry();
     let is_published = || registry.current("teacher").is_ok_and(|current| current.is_some());

@@ -16,30 +16,33 @@ const HUGE: f32 = 1e6;
 
 pub(super) fn sparse(raw: RawSparse) -> Result<SparseTraining, Problem> {
     let learning_rate = learning_rate("run.sparse", raw.learning_rate, raw.schedule)?;
-    match raw.optimizer {
-        SparseOptimizer::Sgd => {}
-        SparseOptimizer::Adagrad { epsilon, initial }
-        | SparseOptimizer::RowwiseAdagrad { epsilon, initial } => {
-            adagrad("run.sparse.optimizer", epsilon, initial)?;
-        }
-        SparseOptimizer::Adam { beta1, beta2, epsilon }
-        | SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
-            adam("run.sparse.optimizer", beta1, beta2, epsilon)?;
-        }
-        SparseOptimizer::Ftrl { beta, l1, l2 } => {
-            for (key, value) in [("beta", beta), ("l1", l1), ("l2", l2)] {
-                between(&format!("run.sparse.optimizer.{key}"), value, 0.0, HUGE)?;
-            }
-            if raw.l2 != 0.0 {
-                let advice = "\"ftrl\" has an l2 of its own; write it in run.sparse.optimizer";
-                return Err(Problem::value("run.sparse.l2", raw.l2, advice));
-            }
-        }
+    sparse_optimizer("run.sparse.optimizer", raw.optimizer)?;
+    if matches!(raw.optimizer, SparseOptimizer::Ftrl { .. }) && raw.l2 != 0.0 {
+        let advice = "\"ftrl\" has an l2 of its own; write it in run.sparse.optimizer";
+        return Err(Problem::value("run.sparse.l2", raw.l2, advice));
     }
     between("run.sparse.l2", raw.l2, 0.0, HUGE)?;
     between("run.sparse.row_norm_max", raw.row_norm_max, 0.0, f32::MAX)?;
     let (optimizer, l2, row_norm_max) = (raw.optimizer, raw.l2, raw.row_norm_max);
     Ok(SparseTraining { optimizer, learning_rate, l2, row_norm_max })
+}
+
+pub(super) fn sparse_optimizer(section: &str, optimizer: SparseOptimizer) -> Result<(), Problem> {
+    match optimizer {
+        SparseOptimizer::Sgd => Ok(()),
+        SparseOptimizer::Adagrad { epsilon, initial }
+        | SparseOptimizer::RowwiseAdagrad { epsilon, initial } => adagrad(section, epsilon, initial),
+        SparseOptimizer::Adam { beta1, beta2, epsilon }
+        | SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => adam(section, beta1, beta2, epsilon),
+        SparseOptimizer::Ftrl { beta, l1, l2 } => [("beta", beta), ("l1", l1), ("l2", l2)]
+            .into_iter()
+            .try_for_each(|(key, value)| between(&format!("{section}.{key}"), value, 0.0, HUGE)),
+    }
+}
+
+/// A rate that stays as it is.
+pub(super) fn rate(section: &str, base: f32) -> Result<(), Problem> {
+    learning_rate(section, base, Schedule::Constant).map(drop)
 }
 
 pub(super) fn dense(raw: RawDense) -> Result<DenseTraining, Problem> {
