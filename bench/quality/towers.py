@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Towers: are hidden groups found, and what do towers cost in quality?
 
-    bench/quality/towers.py [DATA_FOLDER] [--campanile PROGRAM] [--parts groups,ne,real]
+    bench/quality/towers.py [DATA_FOLDER] [--campanile PROGRAM] [--parts groups,ne,choose,real]
 
 `groups`: `campanile towers` on synthetic worlds of several seeds, each with hidden groups of its own: the adjusted Rand index
 of the learned towers to them. `ne`: NE on the test rows of the flat model and of towers at compression ratio 4, learned
 (coherent and diverse), dealt round robin, and dealt at random; all of a seed on the same rows. `real`: AUC of them on real
-logs in DATA_FOLDER (README.md says which; this part needs the packages numpy and pyarrow). Prints Markdown tables.
+logs in DATA_FOLDER (README.md says which; this part needs the packages numpy and pyarrow). `choose`: validation AUC by learning
+rates, for those logs whose rates are then fixed in towers_data.py. Prints Markdown tables.
 """
 
 import argparse
@@ -32,7 +33,7 @@ valid_samples = 0
 test_samples = {test_samples}
 
 [run.tables]
-dim = 16
+dim = {dim}
 
 [run.model]
 {network}
@@ -76,10 +77,15 @@ class Campanile:
     def learn(self, job, towers, flags=()):
         return self.run(["towers", "--towers", towers, "--output", self.folder / "towers", *flags], job)
 
-    def test(self, job):
-        """Trains, and gives the scores on the test rows."""
+    def scores(self, job):
+        """Trains, and gives the scores on the validation and on the test rows."""
         words = ["train", "--output", self.folder / "run", "--fresh", "--threads", self.threads]
-        return self.run(words, job)["evaluation"]["test"]["tasks"][0]
+        evaluation = self.run(words, job)["evaluation"]
+        return {split: scores["tasks"][0] for split, scores in evaluation.items() if scores}
+
+    def test(self, job):
+        """The scores on the test rows."""
+        return self.scores(job)["test"]
 
 
 def section(partition, names, dim):
@@ -120,13 +126,13 @@ def groups(campanile, given):
     print(f"\nmean {statistics.mean(found):.3f}, least {min(found):.3f}\n", flush=True)
 
 
-def world(given, seed, width=16, towers=""):
-    network = NETWORKS[given.model].format(width=width)
+def world(given, seed, towers=""):
+    network = NETWORKS[given.model].format(width=given.dim // COMPRESSION if towers else given.dim)
     return WORLD.format(**{**vars(given), "seed": seed, "network": network, "towers": towers})
 
 
 def quality(campanile, given):
-    rows = {name: [] for name in ["flat", *KINDS]}
+    rows = {name: [] for name in ["flat", *given.kinds]}
     truth = []
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         names, kinds = partitions(campanile, world(given, seed), WORLD_TOWERS, seed)
@@ -134,8 +140,8 @@ def quality(campanile, given):
         truth.append(flat["truth_ne"])
         rows["flat"].append(flat["ne"])
         for name, partition in kinds.items():
-            job = world(given, seed, 16 // COMPRESSION, section(partition, names, 16))
-            rows[name].append(campanile.test(job)["ne"])
+            if name in rows:
+                rows[name].append(campanile.test(world(given, seed, section(partition, names, given.dim)))["ne"])
         print(f"seed {seed}: " + ", ".join(f"{name} {values[-1]:.5f}" for name, values in rows.items()), flush=True)
     print("\n| model | NE | over flat, in % | over learned towers, in % |\n|---|---|---|---|")
     for name, values in rows.items():
@@ -147,25 +153,64 @@ def quality(campanile, given):
 def real(campanile, given):
     import towers_data
 
-    print("| data | features, towers | model | AUC | AUC less flat's |\n|---|---|---|---|---|", flush=True)
-    for log in towers_data.logs(given.data, campanile.folder):
-        rows = {name: [] for name in ["flat", "learned", "round robin", "random"]}
-        flat, narrow = (NETWORKS[given.model].format(width=width) for width in (log.dim, log.dim // COMPRESSION))
+    print("| data | features, towers | model | AUC | AUC less flat's | standard errors |\n|---|---|---|---|---|---|", flush=True)
+    for log in towers_data.logs(given.data, campanile.folder, given.logs):
+        rows = {name: [] for name in ["flat", *(kind for kind in given.kinds if kind != "diverse")]}
         for turn in range(given.seeds):
             seed = given.first_seed + turn
             log.turn(turn, given.seeds)
+            flat = network(given, log, "")
             names, kinds = partitions(campanile, log.job(seed, flat), log.towers, seed)
             for name, values in rows.items():
                 towers = "" if name == "flat" else section(kinds[name], names, log.dim)
-                values.append(campanile.test(log.job(seed, narrow if towers else flat, towers))["auc"])
+                tried = [scores(campanile, given, log, seed, towers, rates) for rates in log.setting.rates(name == "flat")]
+                # By the validation rows alone; of one set of rates there is nothing to choose.
+                values.append(min(tried, key=lambda one: one["valid"]["ne"])["test"]["auc"])
         for name, values in rows.items():
             less = [a - b for a, b in zip(values, rows["flat"])]
-            cells = [log.name, f"{len(names)}, {log.towers}", name, spread(values, 4), spread(less, 4, "+")]
+            cells = [log.name, f"{len(names)}, {log.towers}", name, spread(values, 4), spread(less, 4, "+"), errors(less)]
             print("| " + " | ".join(cells) + " |", flush=True)
     print()
 
 
-PARTS = {"groups": groups, "ne": quality, "real": real}
+def network(given, log, towers):
+    return NETWORKS[given.model].format(width=log.dim // COMPRESSION if towers else log.dim)
+
+
+def scores(campanile, given, log, seed, towers, rates):
+    return campanile.scores(log.job(seed, network(given, log, towers), towers, rates))
+
+
+def errors(differences):
+    """Their mean in standard errors of it."""
+    if len(differences) < 2 or not any(differences):
+        return ""
+    return f"{statistics.mean(differences) / (statistics.stdev(differences) / len(differences) ** 0.5):+.1f}"
+
+
+def choose(campanile, given):
+    """Learning rates on validation rows, for logs that have one set of test rows; nothing is said of the test rows."""
+    import towers_data
+
+    print("| data | rows, dense weights | flat: AUC, valid | learned towers: AUC, valid |\n|---|---|---|---|", flush=True)
+    for log in towers_data.logs(given.data, campanile.folder, given.logs):
+        if log.setting.in_turns:
+            continue
+        learned = {}
+        for rates in towers_data.CHOICES:
+            found = {"flat": [], "learned": []}
+            for seed in range(given.choose_seed, given.choose_seed + given.choose_seeds):
+                if seed not in learned:
+                    report = campanile.learn(log.job(seed, network(given, log, "")), log.towers)
+                    learned[seed] = section(report["towers"], report["features"], log.dim)
+                for name, towers in (("flat", ""), ("learned", learned[seed])):
+                    found[name].append(scores(campanile, given, log, seed, towers, rates)["valid"]["auc"])
+            cells = [log.name, f"{rates.row}, {rates.dense}", *(spread(found[name], 4) for name in ("flat", "learned"))]
+            print("| " + " | ".join(cells) + " |", flush=True)
+    print()
+
+
+PARTS = {"groups": groups, "ne": quality, "choose": choose, "real": real}
 
 
 def main():
@@ -179,11 +224,16 @@ def main():
     flags.add_argument("--samples", type=int, default=2_000_000, help="training samples of a world")
     flags.add_argument("--test-samples", type=int, default=200_000)
     flags.add_argument("--model", choices=NETWORKS, default="dcn", help="of `ne` and `real`")
+    flags.add_argument("--dim", type=int, default=16, help="floats of a row in a world")
+    flags.add_argument("--kinds", type=lambda words: words.split(","), default=KINDS, help="of `ne` and `real`: towers beside flat")
     flags.add_argument("--row-rate", type=float, default=0.1, help="learning rate of rows in a world")
     flags.add_argument("--dense-rate", type=float, default=0.02, help="learning rate of dense weights in a world")
+    flags.add_argument("--logs", type=lambda words: words.split(","), default=[], help="of `choose` and `real`: only these")
+    flags.add_argument("--choose-seed", type=int, default=13, help="the first seed of `choose`")
+    flags.add_argument("--choose-seeds", type=int, default=4)
     flags.add_argument("--threads", type=int, default=2, help="results do not depend on it")
     given = flags.parse_args()
-    wanted = [part for part in given.parts.split(",") if given.data is not None or part != "real"]
+    wanted = [part for part in given.parts.split(",") if given.data is not None or part not in ("choose", "real")]
     if wrong := [part for part in wanted if part not in PARTS]:
         flags.error(f"--parts: {wrong[0]} is none of {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory() as folder:

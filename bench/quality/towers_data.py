@@ -1,5 +1,6 @@
 """Real logs with enough features for towers, as jobs of `towers.py`."""
 
+import csv
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Callable, Iterator
 
 import numpy as np
 
-from datasets import Dataset, Feature, Samples, avazu, bounds, criteo_kaggle, cut, movielens, numbered
+from datasets import Dataset, Feature, Samples, avazu, bounds, criteo_kaggle, cut, movielens, numbered, read_zstd
 from files import write
 from job import Place, column_sections, quoted
 
@@ -43,6 +44,23 @@ def movielens_wide(folder: Path) -> Dataset:
     return Dataset("movielens_1m, 12 features", both("train"), both("valid"), both("test"))
 
 
+def criteo_search(folder: Path) -> Dataset:
+    """Clicks on sponsored products of two shops: is it bought? Prices are left out, for they are known of sales only, and users,
+    of whom nearly all come once."""
+    rows = list(csv.DictReader(read_zstd(folder / "clicks_by_time.csv.zst")))
+    train_count = bounds(len(rows))[0]
+    label = np.array([row["Sale"] == "1" for row in rows], dtype=np.float32)
+    clicks = np.array([max(float(row["nb_clicks_1week"]), 0) for row in rows])
+    moments = [datetime.fromtimestamp(int(row["click_timestamp"]), timezone.utc) for row in rows]
+    names = ["product_age_group", "device_type", "audience_id", "product_gender", "product_brand"]
+    names += [f"prod_category{n}" for n in range(1, 7)] + ["product_country", "product_id", "product_title", "partner_id"]
+    one_id = {name: [row[name] for row in rows] for name in names}
+    one_id |= {"hour": [moment.hour for moment in moments], "weekday": [moment.weekday() for moment in moments]}
+    features = [numbered(name, values, train_count, min_count=4) for name, values in one_id.items()]
+    dense = np.log1p(clicks).astype(np.float32)[:, None] / 8
+    return cut("criteo_search_conv_27k", Samples(label, ["clicks"], dense, features))
+
+
 def turned(dataset: Dataset, turn: int, turns: int) -> Dataset:
     """The same rows in a ring, cut at another place: every turn has test rows of its own. A test of a thousand rows is mostly
     luck, and by turns the luck shows in the deviation."""
@@ -61,26 +79,49 @@ def turned(dataset: Dataset, turn: int, turns: int) -> Dataset:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """Learning rates of rows and of dense weights."""
+
+    row: float
+    dense: float
+
+
+def row_rates(*rates: float) -> list[Rates]:
+    return [Rates(rate, 0.01) for rate in rates]
+
+
+@dataclass(frozen=True)
 class Setting:
-    """How a log is read and trained. Rates and batches are those of `settings.py`; rows are wider, so that a quarter of
-    their floats still is a vector."""
+    """How a log is read and trained. Where there are several rates, every seed takes those that are best on its own validation
+    rows, for the flat model and for each kind of towers apart. Else `towers.py --parts choose` has chosen them on validation
+    rows, on other seeds."""
 
     folder: str
     read: Callable[[Path], Dataset]
     towers: int
     batch_size: int
-    row_rate: float
     # Whether the log is so short that every seed gets test rows of its own.
     in_turns: bool
+    flat: list[Rates]
+    in_towers: list[Rates]
 
+    def rates(self, is_flat: bool) -> list[Rates]:
+        return self.flat if is_flat else self.in_towers
+
+
+SHORT = row_rates(0.01, 0.02, 0.05)
 
 SETTINGS = [
-    Setting("criteo_kaggle_10k", criteo_kaggle, 8, 128, 0.02, True),
-    Setting("avazu_10k", avazu, 7, 128, 0.02, True),
-    Setting("movielens_1m", movielens_wide, 4, 512, 0.1, False),
+    Setting("criteo_kaggle_10k", criteo_kaggle, 8, 128, True, SHORT, SHORT),
+    Setting("avazu_10k", avazu, 7, 128, True, SHORT, SHORT),
+    Setting("criteo_search_conv_27k", criteo_search, 4, 128, True, SHORT, SHORT),
+    Setting("movielens_1m", movielens_wide, 4, 512, False, [Rates(0.03, 0.02)], [Rates(0.02, 0.02)]),
 ]
 
-DIM = 16
+# What is tried for logs that have one set of test rows.
+CHOICES = [*row_rates(0.02, 0.03, 0.05), Rates(0.03, 0.005), Rates(0.02, 0.02), Rates(0.03, 0.02)]
+
+DIM = 32
 
 
 class Log:
@@ -106,7 +147,7 @@ class Log:
         if self.setting.in_turns:
             self.place = self.written(turned(self.dataset, turn, turns), f"_{turn}")
 
-    def job(self, seed: int, network: str, towers: str = "") -> str:
+    def job(self, seed: int, network: str, towers: str = "", rates: Rates = Rates(0.03, 0.01)) -> str:
         files = ", ".join(f"{split} = [{quoted(self.place.file(split))}]" for split in ("train", "valid", "test"))
         return "\n\n".join(
             [
@@ -115,17 +156,19 @@ class Log:
                 *self.columns,
                 f'[run.tables]\ndim = {DIM}\ninit = {{ kind = "uniform", bound = 0.05 }}',
                 f"[run.model]\n{network}",
-                f'[run.sparse]\noptimizer = "rowwise_adagrad"\nlearning_rate = {self.setting.row_rate}',
-                '[run.dense]\noptimizer = "adagrad"\nlearning_rate = 0.01',
+                f'[run.sparse]\noptimizer = "rowwise_adagrad"\nlearning_rate = {rates.row}',
+                f'[run.dense]\noptimizer = "adagrad"\nlearning_rate = {rates.dense}',
                 towers,
                 f"[process]\ncache_dir = {quoted(self.place.output)}\ndata = {{ {files} }}",
             ]
         )
 
 
-def logs(data: Path, scratch: Path) -> Iterator[Log]:
+def logs(data: Path, scratch: Path, only: list[str]) -> Iterator[Log]:
     """Those that DATA_FOLDER has; the others are named."""
     for setting in SETTINGS:
+        if only and setting.folder not in only:
+            continue
         if (data / setting.folder).is_dir():
             yield Log(setting, data / setting.folder, scratch)
         else:
