@@ -2,18 +2,23 @@
 """Towers across hosts: flat, the towers' ways alone, and towers that hand on less and less, on hosts made of network namespaces.
 
     bench/network/towers.py [--shapes 2x2,4x2,8x1] [--share 0.5] [--ways towers-4-f32] [--rounds 3] [--csv FILE]
+                            [--topologies FOLDER]
 
 Needs root, iproute2 and Open MPI. For each shape (hosts x ranks of each) it trains bench/network/towers.toml
 
  1. without a limit on the links, once in every way: what the step takes by itself, and the bytes that every host's link counts
     for a step (the difference of a long and a short run, so that the start does not count);
  2. flat behind links of some rates, until the links take about the wanted share of the flat step: 1 - unlimited / limited;
- 3. in turns, in every way behind links of that rate, and flat and CR 4 without a limit again.
+ 3. in turns, in every way without a limit again, and behind links of that rate.
 
 Step times are means over the steps of a run after the first four, then medians over the rounds; speed is the median of the
 rounds' ratios to the flat run of the same round. The limit of a way is the larger of its step without a limit and of the time
 that the busiest link needs for its bytes. It prints a Markdown table and writes one line a way and link rate (0: no limit)
 to the CSV. `sptt` must end with the losses of `flat`, or the script fails.
+
+With `--topologies` it first measures what the hosts can do (`campanile bench topology`, without a limit on the links), keeps that in
+the folder as 2x2.toml and so on, and at the end prints what `campanile simulate` predicts from it beside what was measured. A file
+that is there already is used as it is.
 """
 
 import argparse
@@ -22,6 +27,7 @@ import csv
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -77,6 +83,26 @@ class Bench:
         self.ways = [way for way in WAYS if way == FLAT or not arguments.ways or name(way) in arguments.ways.split(",")]
         self.losses, self.bytes, self.unlimited, self.rows = {}, {}, collections.defaultdict(list), []
 
+    def measure(self, folder):
+        """The topology of this shape, measured unless it is there."""
+        path = folder.resolve() / f"{self.hosts}x{self.ranks}.toml"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            hostfile = self.folder / "hosts"
+            hostfile.write_text(bed("hostfile", self.ranks))
+            bed("on", 0, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", self.hosts * self.ranks,
+                "--hostfile", hostfile, *bed("mpirun-options").split(), self.campanile, "bench", "topology", "--quiet",
+                "--out", path)
+        return path
+
+    def predict(self, topology):
+        """What `campanile simulate` says of the runs."""
+        runs, path = self.folder / "runs.csv", self.folder / "predict.toml"
+        write(runs, self.rows)
+        path.write_text(job(CR_4, self.hosts, STEPS) + f'cache_dir = "{self.folder}/cache"\n')
+        words = [self.campanile, "simulate", path, "--topology", topology, "--measured", runs]
+        print("\n" + subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE).stdout)
+
     def alone(self, way):
         """Milliseconds of a step without a limit on the links."""
         return statistics.median(map(step_ms, self.unlimited[way]))
@@ -128,7 +154,7 @@ class Bench:
         runs = {way: [] for way in self.ways}
         for number in range(rounds):
             bed("rate", "none")
-            for way in set(self.ways) & {FLAT, CR_4}:
+            for way in self.ways:
                 self.unlimited[way].append(self.run(way))
             bed("rate", f"{mbit}mbit")
             for way in self.ways:
@@ -155,6 +181,13 @@ class Bench:
                   f"| {100 * limit / row['step_ms']:.0f} % | **{row['speed']:.2f}x** |")
 
 
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--shapes", default="2x2,4x2,8x1", help="hosts x ranks of each")
@@ -163,6 +196,7 @@ def main():
     arguments.add_argument("--ways", help="only these beside flat, such as sptt-1-f32,towers-4-f32,towers-4-f16")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--csv", type=pathlib.Path)
+    arguments.add_argument("--topologies", type=pathlib.Path, help="measure the hosts, and predict the runs")
     arguments.add_argument("--campanile", type=pathlib.Path, default=ROOT / "target/release/campanile", help="built with --features mpi")
     arguments = arguments.parse_args()
     rows = []
@@ -172,17 +206,17 @@ def main():
             print(f"{shape[0]} hosts x {shape[1]} ranks", file=sys.stderr)
             bench = Bench(arguments, pathlib.Path(folder), shape)
             with hosts(shape[0], "none"):
+                topology = arguments.topologies and bench.measure(arguments.topologies)
                 for way in bench.ways:
                     bench.without_limit(way)
                 mbit = arguments.link_mbit or bench.find_rate(arguments.share)
                 bench.in_turns(mbit, arguments.rounds)
             bench.table(mbit)
+            if topology:
+                bench.predict(topology)
             rows += bench.rows
             if arguments.csv:
-                with arguments.csv.open("w", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS)
-                    writer.writeheader()
-                    writer.writerows(rows)
+                write(arguments.csv, rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 //! what disturbs one round does not decide.
 
 mod clock;
+mod codecs;
 mod exchange;
 mod input;
 mod processors;
@@ -15,7 +16,7 @@ mod products;
 mod rows;
 
 use campanile_comm::{Buffer, Communicator};
-use campanile_spec::topology::{Compute, Link, ProductRates, RowRates, Topology};
+use campanile_spec::topology::{CodecRates, Compute, Link, ProductRates, RowRates, Topology};
 use campanile_tables::memory_available;
 use campanile_train::{
     TrainError,
@@ -29,7 +30,7 @@ use self::clock::seconds_each;
 const ROW_FLOATS: [usize; 6] = [4, 16, 32, 64, 128, 256];
 
 /// Widths of the layers that are measured.
-const PRODUCT_WIDTHS: [usize; 7] = [16, 32, 64, 128, 256, 512, 1024];
+const PRODUCT_WIDTHS: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
 /// Bytes that are copied from memory to memory.
 const COPY_BYTES: usize = 32 << 20;
@@ -129,9 +130,15 @@ pub fn reading(comm: &dyn Communicator, settings: Settings) -> Result<Reading, T
         comm.barrier()?;
         let rates = products::rates(width, settings.grain_samples);
         values.extend([rates.f32_flops_per_second, rates.bf16_flops_per_second, rates.dots_flops_per_second]);
+        values.push(rates.narrow_flops_per_second);
+    }
+    for format in codecs::FORMATS {
+        comm.barrier()?;
+        let rates = codecs::rates(format, settings.message_bytes);
+        values.extend([rates.encode_ns, rates.decode_ns]);
     }
     for link in exchange::links(comm, settings.message_bytes)? {
-        values.extend([link.latency_seconds, link.bytes_per_second, link.hidden_share]);
+        values.extend([link.latency_seconds, link.bytes_per_second, link.hidden_share, link.message_seconds]);
     }
     let all = comm.all_gather(Buffer::of(&values))?;
     let mean =
@@ -161,9 +168,15 @@ pub fn topology(shape: Shape, readings: &[Reading]) -> Topology {
         f32_flops_per_second: next(),
         bf16_flops_per_second: next(),
         dots_flops_per_second: next(),
+        narrow_flops_per_second: next(),
     });
-    let mut link =
-        || Link { latency_seconds: next(), bytes_per_second: next(), hidden_share: next().clamp(0.0, 1.0) };
+    let codec = codecs::FORMATS.map(|format| CodecRates { format, encode_ns: next(), decode_ns: next() });
+    let mut link = || Link {
+        latency_seconds: next(),
+        bytes_per_second: next(),
+        hidden_share: next().clamp(0.0, 1.0),
+        message_seconds: next(),
+    };
     let (in_host, cross_host) = (link(), (shape.hosts > 1).then(&mut link));
     Topology {
         hosts: shape.hosts,
@@ -178,6 +191,7 @@ pub fn topology(shape: Shape, readings: &[Reading]) -> Topology {
             read_id_ns,
             row: row.into(),
             product: product.into(),
+            codec: codec.into(),
         },
         in_host,
         cross_host,

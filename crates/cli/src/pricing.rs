@@ -10,8 +10,7 @@ use campanile_planner::{
     plan_by_towers, statistics,
 };
 use campanile_spec::{
-    Batch, Distil, NetworkSpec, PIPELINE_CHUNKS, Plan, Precision, TowerVariant,
-    config::{Job, WireFormat},
+    Batch, Distil, NetworkSpec, PIPELINE_CHUNKS, Plan, Precision, TowerVariant, config::Job,
     topology::Topology,
 };
 use serde_json::{Value, json};
@@ -71,7 +70,11 @@ pub fn dense_work(job: &Job, rank_count: usize, loads: &[TableLoad]) -> Result<D
     Ok(DenseWork {
         products: matrices.map(|parameter| (parameter.shape[1], parameter.shape[0])).collect(),
         interaction_flops: network.forward_flops_per_sample() - network.forward_gemm_flops_per_sample(),
-        interaction_width: model.tables.iter().map(|table| table.dim).max().unwrap_or(1),
+        interaction_width: match &model.network {
+            NetworkSpec::Dlrm { bottom, .. } => model.interaction_width(bottom),
+            _ => model.interaction_width(&[]),
+        }
+        .max(1),
         parameter_count: network.parameter_count(),
         // Of a pair of grains the second adds to the first; only pairs are added over all weights.
         gradient_sums: (run.grain_count as f64 / ranks / 2.0 - 1.0).max(0.0),
@@ -82,15 +85,9 @@ pub fn dense_work(job: &Job, rank_count: usize, loads: &[TableLoad]) -> Result<D
     })
 }
 
-/// Bytes of a float on its way.
+/// How vectors and gradients travel.
 pub fn wire(job: &Job) -> Wire {
-    let bytes = |format| match format {
-        WireFormat::F32 => 4.0,
-        WireFormat::F16 | WireFormat::Bf16 => 2.0,
-        // A byte an element, and a scale and an offset for every 32.
-        WireFormat::Int8 => 1.25,
-    };
-    Wire { forward: bytes(job.run.exchange.forward), backward: bytes(job.run.exchange.backward) }
+    Wire { forward: job.run.exchange.forward, backward: job.run.exchange.backward }
 }
 
 /// The job as one of its variants: flat, by the ways of towers, or with modules. Without modules vectors keep their length,
@@ -191,6 +188,17 @@ pub fn request<'a>(job: &'a Job, question: &Question<'a>, dense: &'a DenseWork) 
         may_copy: true,
         method: question.method,
     }
+}
+
+/// A line on what the topology's file has no price for; `None` where it has all.
+pub fn without_price(topology: &Topology) -> Option<String> {
+    let missing = topology.without_price();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "the topology has no {}: what that prices counts as nothing; `campanile bench topology` measures it\n",
+            missing.join(", ")
+        )
+    })
 }
 
 /// The variants side by side.

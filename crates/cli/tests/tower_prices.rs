@@ -66,6 +66,10 @@ fn a_plan_of_a_tower_job_keeps_towers_together_and_prices_all_variants() {
     let columns = text.lines().find(|line| line.starts_with("of one step")).unwrap();
     assert_eq!(columns.split_whitespace().skip(3).collect::<Vec<_>>(), ["flat", "sptt", "towers"]);
     assert!(text.contains("sent between hosts") && text.contains("speed-up"), "{text}");
+    // The example was measured before these had a price, and the plan says so.
+    let line =
+        "the topology has no compute.codec, compute.product.narrow_flops_per_second, message_seconds: ";
+    assert!(text.contains(line), "{text}");
     let model = Job::parse(&std::fs::read_to_string(&job).unwrap()).unwrap().run.model;
     let plan = Plan::parse(&std::fs::read_to_string(&plan).unwrap(), &model, 4).unwrap();
     assert!(Seating::of(&model, 4).unwrap().unwrap().fits(&model, &plan));

@@ -12,13 +12,13 @@
 //!
 //! with `m` members in each of `T` groups, a batch of `B` samples.
 
-use campanile_spec::{Placement, Plan, Precision, Seating, TowerModule, TowerSpec, topology::Topology};
+use campanile_spec::{Placement, Plan, Seating, TowerModule, TowerSpec, topology::Topology};
 use thiserror::Error;
 
 use crate::{
     estimate::{
-        Cost, EXCHANGES, GRADIENTS, IDS, PlacementCost, Prediction, VECTORS, dense_bytes, placement_cost,
-        predict, travel,
+        CODECS, Cost, EXCHANGES, GRADIENTS, IDS, PlacementCost, Prediction, VECTORS, dense_bytes,
+        placement_cost, predict, travel,
     },
     plan::plan,
     remedies::DoesNotFit,
@@ -143,6 +143,7 @@ pub fn predict_by_towers(request: &Request<'_>, seating: &Seating, plan: &Plan) 
     let topology = request.topology;
     let mut ranks = Vec::new();
     let (mut module_seconds, mut module_weights) = (0.0f64, 0.0f64);
+    let above = request.local_samples() * handed_on_width(request, &request.model.towers.list) as f64;
     for group in 0..seating.groups {
         let inside = Group::new(request, seating, group);
         let plan = seating.plan_of(request.model, plan, group);
@@ -152,8 +153,10 @@ pub fn predict_by_towers(request: &Request<'_>, seating: &Seating, plan: &Plan) 
         let (ids, handed_on) = inside.for_peers(request, seating, group);
         for cost in &mut members {
             to_peers(topology, seating, cost, IDS, ids);
-            to_peers(topology, seating, cost, VECTORS, handed_on * request.wire.forward);
-            to_peers(topology, seating, cost, GRADIENTS, handed_on * request.wire.backward);
+            to_peers(topology, seating, cost, VECTORS, handed_on * Wire::bytes(request.wire.forward));
+            to_peers(topology, seating, cost, GRADIENTS, handed_on * Wire::bytes(request.wire.backward));
+            cost.seconds[CODECS] +=
+                request.sender_seconds(handed_on, handed_on) + request.taker_seconds(above);
             cost.memory_bytes += (ids + handed_on * 4.0 * 2.0) as u64;
         }
         ranks.extend(members);
@@ -175,12 +178,25 @@ pub fn predict_by_towers(request: &Request<'_>, seating: &Seating, plan: &Plan) 
         rest_seconds: request.judge_seconds(),
         read_seconds: 0.0,
         latency_seconds,
+        chunk_seconds: chunk_seconds(request, seating),
         dense_bytes: dense_bytes(request),
         step_seconds: 0.0,
         overlapped_seconds: 0.0,
     };
     prediction.add_up(request);
     prediction
+}
+
+/// Seconds of a rank for sending in chunks: to its peers as many as flat, and among members so many for each peer.
+fn chunk_seconds(request: &Request<'_>, seating: &Seating) -> f64 {
+    let topology = request.topology;
+    let groups_of_host = (topology.ranks_per_host / seating.members).max(1);
+    let near = (groups_of_host - 1) as f64 * topology.in_host.message_seconds;
+    let far = (seating.groups - groups_of_host) as f64 * topology.between_hosts().message_seconds;
+    let chunks = request.dense.chunks.max(1) as f64;
+    let among_members = 2.0 * (chunks * seating.groups as f64 - 1.0);
+    let members = among_members * (seating.members - 1) as f64 * topology.in_host.message_seconds;
+    if chunks > 1.0 { request.chunk_exchanges() * (near + far) + members } else { 0.0 }
 }
 
 /// One group as a cluster of its own.
@@ -226,11 +242,16 @@ impl Group {
         };
         let ids: f64 = self.loads.iter().map(ids).sum();
         let towers = &request.model.towers.list[seating.towers[group].clone()];
-        let floats: usize = match request.model.has_tower_modules() {
-            true => towers.iter().map(|tower| tower.output_width(request.model)).sum(),
-            false => towers.iter().map(|tower| tower.input_width(request.model)).sum(),
-        };
-        (samples * ids, samples * floats as f64)
+        (samples * ids, samples * handed_on_width(request, towers) as f64)
+    }
+}
+
+/// Floats of a sample that some towers hand on.
+fn handed_on_width(request: &Request<'_>, towers: &[TowerSpec]) -> usize {
+    let model = request.model;
+    match model.has_tower_modules() {
+        true => towers.iter().map(|tower| tower.output_width(model)).sum(),
+        false => towers.iter().map(|tower| tower.input_width(model)).sum(),
     }
 }
 
@@ -273,11 +294,7 @@ pub(crate) fn modules_everywhere(request: &Request<'_>) -> f64 {
 fn seconds_per_sample(request: &Request<'_>, towers: &[TowerSpec], flops: f64) -> f64 {
     let (model, compute) = (request.model, &request.topology.compute);
     let of_product = |(times, inputs, outputs): (usize, usize, usize)| {
-        let rates = compute.products(((inputs * outputs) as f64).sqrt());
-        let rate = match model.precision {
-            Precision::F32 => rates.f32_flops_per_second,
-            Precision::Bf16 => rates.bf16_flops_per_second,
-        };
+        let rate = compute.layer_flops_per_second(inputs, outputs, model.precision);
         flops * (times * inputs * outputs) as f64 / rate
     };
     towers.iter().flat_map(|tower| products(model, tower)).map(of_product).sum()

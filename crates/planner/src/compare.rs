@@ -5,26 +5,32 @@ use std::fmt::Write;
 use campanile_spec::Bytes;
 
 use crate::{
-    estimate::{Cost, GRADIENTS, IDS, POOL, Prediction, UPDATE, VECTORS},
+    estimate::{CODECS, Cost, GRADIENTS, IDS, POOL, Prediction, UPDATE, VECTORS},
     explain::time,
 };
 
 /// A column of the comparison: a name, and a price or why there is none.
 pub type Column<'a> = (&'a str, Result<&'a Prediction, &'a str>);
 
+/// Lines that are left out where they are nothing in all columns.
+const ENCODING: &str = "encoding and decoding";
+const CHUNKS: &str = "messages of chunks, hidden";
+
 /// What is shown of a prediction.
 type Row = (&'static str, fn(&Prediction) -> String);
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 12] = [
     ("network and modules", |price| time(price.network_seconds)),
     ("rows of tables", |price| time(price.slowest(POOL) + price.slowest(UPDATE))),
     ("ids, vectors, gradients", |price| {
         time(price.slowest(IDS) + price.slowest(VECTORS) + price.slowest(GRADIENTS))
     }),
+    (ENCODING, |price| time(price.slowest(CODECS))),
     ("dense weights", |price| time(price.weights_seconds)),
     ("metrics, input, latency", |price| {
         time(price.rest_seconds + price.read_seconds + price.latency_seconds)
     }),
+    (CHUNKS, |price| time(price.chunk_seconds)),
     ("step, one after the other", |price| time(price.step_seconds)),
     ("step, exchanges hidden", |price| time(price.overlapped_seconds)),
     ("sent between hosts", |price| bytes(price, |cost| cost.cross_host_bytes)),
@@ -50,8 +56,16 @@ pub fn compare(columns: &[Column<'_>]) -> String {
         }
         let _ = writeln!(out, "{}", line.trim_end());
     };
+    let has = |of: fn(&Prediction) -> f64| columns.iter().any(|(_, price)| price.is_ok_and(|p| of(p) > 0.0));
     for (name, of) in ROWS {
-        line(name, &of);
+        let is_shown = match name {
+            ENCODING => has(|price| price.slowest(CODECS)),
+            CHUNKS => has(|price| price.chunk_seconds),
+            _ => true,
+        };
+        if is_shown {
+            line(name, &of);
+        }
     }
     if let Some(base) = columns.iter().find_map(|(_, price)| price.ok()) {
         let gain =

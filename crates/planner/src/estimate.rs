@@ -9,6 +9,7 @@
 //!   vectors    sends B·f·c floats                               rows travel: W·U(B/W)·q·c in the table's format
 //!   gradients  receives B·f·c floats                            rows travel: only for bags with a row of the shard
 //!   update     merges B·n·q gradients, moves U(B)·q rows        columns: plus 4 bytes a row and block to the others
+//!   codecs     encodes B·f·c floats, decodes as many gradients  takers: the reverse, B/W·f·c
 //! ```
 //!
 //! Where rows travel, every rank also pools its own `B/W·n` ids from what came. A copy on every rank spares ids and
@@ -21,23 +22,26 @@
 use std::ops::{Add, AddAssign};
 
 use campanile_spec::{
-    COLUMN_BLOCK, Placement, Plan, Returns, Shard, SparseOptimizer, TableSpec, topology::Link,
+    COLUMN_BLOCK, Placement, Plan, Returns, Shard, SparseOptimizer, TableSpec,
+    topology::{Link, Topology},
 };
 use serde::Serialize;
 
 use crate::{
     by_towers::modules_everywhere,
-    request::{Request, dense_seconds},
+    request::{Request, Wire, dense_seconds},
     statistics::TableLoad,
 };
 
 /// The stages of a step that a placement decides.
-pub const STAGES: [&str; 5] = ["ids", "pool", "vectors", "gradients", "update"];
+pub const STAGES: [&str; 6] = ["ids", "pool", "vectors", "gradients", "update", "codecs"];
 pub(crate) const IDS: usize = 0;
 pub(crate) const POOL: usize = 1;
 pub(crate) const VECTORS: usize = 2;
 pub(crate) const GRADIENTS: usize = 3;
 pub(crate) const UPDATE: usize = 4;
+/// Encoding and decoding what travels.
+pub(crate) const CODECS: usize = 5;
 
 /// Exchanges of a step: ids, vectors, gradients, dense gradients, dense weights, predictions.
 pub(crate) const EXCHANGES: f64 = 6.0;
@@ -120,6 +124,8 @@ pub struct Prediction {
     pub read_seconds: f64,
     /// Waiting for messages to get under way.
     pub latency_seconds: f64,
+    /// Sending vectors and gradients in the chunks of a pipeline, and not in one message each.
+    pub chunk_seconds: f64,
     /// Bytes of a rank that are not tables.
     pub dense_bytes: u64,
     /// A step, one thing after the other.
@@ -151,13 +157,13 @@ impl Prediction {
 
     /// Seconds of tables and network.
     pub fn compute_seconds(&self) -> f64 {
-        self.slowest(POOL) + self.slowest(UPDATE) + self.network_seconds
+        self.slowest(POOL) + self.slowest(UPDATE) + self.slowest(CODECS) + self.network_seconds
     }
 
     /// Fills in what a whole step takes. Reading goes on while links are at work, whether or not computing does.
     ///
-    /// In a pipeline vectors and gradients hide behind the network, but for the first chunk's vectors and the last one's
-    /// gradients; sums of dense gradients hide behind the update of rows, and new weights behind the next lookup.
+    /// In a pipeline vectors and gradients hide behind the network, codecs and messages, but for the first chunk's vectors and
+    /// the last one's gradients; sums of dense gradients hide behind the update of rows, and new weights behind the next lookup.
     pub(crate) fn add_up(&mut self, request: &Request<'_>) {
         let (exchange, compute) = (self.exchange_seconds() + self.weights_seconds, self.compute_seconds());
         let tables = self.ranks.iter().map(|rank| rank.hideable_seconds).fold(0.0, f64::max);
@@ -167,9 +173,11 @@ impl Prediction {
         self.step_seconds = exchange + compute + self.read_seconds + other;
         let between_chunks = 1.0 - 1.0 / request.dense.chunks.max(1) as f64;
         let rows = self.slowest(POOL) + self.slowest(UPDATE);
-        let hidden = (tables * between_chunks).min(self.network_seconds + reading)
-            + self.weights_hideable_seconds.min(rows);
-        self.overlapped_seconds = (compute + reading + exchange - hidden + other).min(self.step_seconds);
+        // Whatever keeps processors busy between two chunks leaves the links time.
+        let between = self.network_seconds + self.slowest(CODECS) + reading + self.chunk_seconds;
+        let hidden = (tables * between_chunks).min(between) + self.weights_hideable_seconds.min(rows);
+        let at_best = compute + reading + exchange + self.chunk_seconds - hidden + other;
+        self.overlapped_seconds = at_best.min(self.step_seconds + self.chunk_seconds);
     }
 
     /// Bytes of a rank, tables and all.
@@ -209,12 +217,20 @@ pub fn predict(request: &Request<'_>, plan: &Plan) -> Prediction {
         rest_seconds: request.judge_seconds(),
         read_seconds: 0.0,
         latency_seconds,
+        chunk_seconds: request.chunk_exchanges() * message_seconds(request.topology),
         dense_bytes: dense_bytes(request),
         step_seconds: 0.0,
         overlapped_seconds: 0.0,
     };
     prediction.add_up(request);
     prediction
+}
+
+/// Seconds of a rank for a message to every other rank.
+fn message_seconds(topology: &Topology) -> f64 {
+    let near = topology.ranks_per_host - 1;
+    let far = topology.rank_count() - topology.ranks_per_host;
+    near as f64 * topology.in_host.message_seconds + far as f64 * topology.between_hosts().message_seconds
 }
 
 /// Bytes of a rank that are not tables: dense weights and what belongs to them, vectors of its own samples.
@@ -245,7 +261,7 @@ pub fn placement_cost(request: &Request<'_>, table: usize, placement: &Placement
     let shards = shards.collect();
     let everywhere = match (placement.replicated, placement.returns) {
         (true, _) => pricing.copy_holder(),
-        (false, Returns::Pooled) => Cost::default(),
+        (false, Returns::Pooled) => pricing.taker(),
         (false, Returns::Rows) => pricing.pooling_asker(),
     };
     PlacementCost { shards, everywhere }
@@ -288,8 +304,9 @@ impl<'a> Pricing<'a> {
         let vectors = self.batch * self.load.features as f64 * columns;
         let mut cost = self.owner(shard, 1.0, column_parts);
         cost.seconds[POOL] = self.pool_seconds(columns, self.batch * self.load.ids_per_sample, self.distinct);
-        self.exchange(&mut cost, VECTORS, vectors * self.request.wire.forward);
-        self.exchange(&mut cost, GRADIENTS, vectors * self.request.wire.backward);
+        self.exchange(&mut cost, VECTORS, vectors * Wire::bytes(self.request.wire.forward));
+        self.exchange(&mut cost, GRADIENTS, vectors * Wire::bytes(self.request.wire.backward));
+        cost.seconds[CODECS] = self.request.sender_seconds(vectors, vectors);
         // Gradients come back in the memory that the vectors left in.
         cost.memory_bytes += (vectors * 4.0) as u64;
         cost
@@ -305,7 +322,8 @@ impl<'a> Pricing<'a> {
         let row_bytes = columns * self.table.format.element_bytes() as f64;
         self.exchange(&mut cost, VECTORS, sent * row_bytes);
         let gradients = self.batch * self.part_bags(share) * columns;
-        self.exchange(&mut cost, GRADIENTS, gradients * self.request.wire.backward);
+        self.exchange(&mut cost, GRADIENTS, gradients * Wire::bytes(self.request.wire.backward));
+        cost.seconds[CODECS] = self.request.sender_seconds(0.0, gradients);
         cost.memory_bytes += (sent * row_bytes + gradients * 4.0) as u64;
         cost
     }
@@ -332,13 +350,32 @@ impl<'a> Pricing<'a> {
         let (columns, share) = (shard.columns.len() as f64, self.share(shard));
         let mut cost = self.owner(shard, share, 1);
         let gradients = self.batch * self.part_bags(share) * columns;
-        self.exchange(&mut cost, GRADIENTS, gradients * self.request.wire.backward);
+        self.exchange(&mut cost, GRADIENTS, gradients * Wire::bytes(self.request.wire.backward));
         let row_bytes = columns * self.table.format.element_bytes() as f64;
         let moved = (self.distinct * share).min(self.rows(shard));
+        cost.seconds[CODECS] = self.request.sender_seconds(0.0, gradients);
         // New rows go to every rank, this one's copy too. The rows that it keeps lie beside the copies.
         self.exchange(&mut cost, UPDATE, moved * row_bytes * self.ranks);
         cost.memory_bytes += (gradients * 4.0) as u64;
         cost
+    }
+
+    /// Every rank, when vectors come to it.
+    fn taker(&self) -> Cost {
+        let mut cost = Cost::default();
+        cost.seconds[CODECS] = self.request.taker_seconds(self.local_floats());
+        cost
+    }
+
+    /// Every rank, when it pools its own vectors: they are rounded as if they had travelled.
+    fn rounding_seconds(&self) -> f64 {
+        let floats = self.local_floats();
+        self.request.sender_seconds(floats, 0.0) + self.request.taker_seconds(floats)
+    }
+
+    /// Floats of the table's vectors of a rank's own samples.
+    fn local_floats(&self) -> f64 {
+        self.request.local_samples() * (self.load.features * self.table.dim) as f64
     }
 
     /// Every rank, when all have a copy: pools its own samples, and writes the rows that moved.
@@ -350,6 +387,7 @@ impl<'a> Pricing<'a> {
         let rates = self.request.topology.compute.rows(dim);
         let write = if self.is_near { rates.pool_near_ns } else { rates.pool_far_ns };
         cost.seconds[UPDATE] = self.distinct * write * 1e-9;
+        cost.seconds[CODECS] = self.rounding_seconds();
         let bytes = (self.table.dim * self.table.format.element_bytes()) as u64;
         cost.memory_bytes = self.table.row_count.saturating_mul(bytes);
         cost
@@ -362,6 +400,7 @@ impl<'a> Pricing<'a> {
         let ids = self.request.local_samples() * self.load.ids_per_sample;
         let rates = self.request.topology.compute.rows(dim);
         cost.seconds[POOL] = ids * rates.pool_near_ns * 1e-9;
+        cost.seconds[CODECS] = self.rounding_seconds();
         let rows = self.distinct_local * dim * self.table.format.element_bytes() as f64;
         cost.memory_bytes = (rows + ids * 8.0) as u64;
         cost

@@ -7,7 +7,7 @@ use campanile_spec::{Bytes, Placement, Plan, Returns, Seating};
 use crate::{
     by_towers::{seated, table_costs},
     choices::{Choice, Kind, Spread},
-    estimate::{Cost, Prediction, STAGES},
+    estimate::{CODECS, Cost, Prediction, STAGES},
     plan::Planned,
     request::{Request, Splits},
 };
@@ -76,8 +76,12 @@ fn head(out: &mut String, request: &Request<'_>, plan: &Plan, prediction: &Predi
         thousands(request.batch_size as u64),
     );
     let slowest = |stage: usize| prediction.ranks.iter().map(|rank| rank.seconds[stage]).fold(0.0, f64::max);
-    let stages: Vec<String> =
-        STAGES.iter().enumerate().map(|(stage, name)| format!("{name} {}", time(slowest(stage)))).collect();
+    let stages: Vec<String> = STAGES
+        .iter()
+        .enumerate()
+        .filter(|(stage, _)| *stage != CODECS || slowest(CODECS) > 0.0)
+        .map(|(stage, name)| format!("{name} {}", time(slowest(stage))))
+        .collect();
     let _ = writeln!(
         out,
         "a step takes {}; {} at best, when exchanges hide behind computing",
@@ -95,9 +99,13 @@ fn head(out: &mut String, request: &Request<'_>, plan: &Plan, prediction: &Predi
         0.0 => String::new(),
         seconds => format!(", reading {}", time(seconds)),
     };
+    let chunks = match prediction.chunk_seconds {
+        0.0 => String::new(),
+        seconds => format!(", chunks of a pipeline {}", time(seconds)),
+    };
     let _ = writeln!(
         out,
-        "  other    metrics {}, latency {}{reading}",
+        "  other    metrics {}, latency {}{reading}{chunks}",
         time(prediction.rest_seconds),
         time(prediction.latency_seconds)
     );

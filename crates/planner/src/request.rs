@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use campanile_spec::{ModelSpec, Precision, SparseOptimizer, topology::Topology};
+use campanile_spec::{ModelSpec, SparseOptimizer, config::WireFormat, topology::Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::{place::Method, statistics::TableLoad};
@@ -55,13 +55,13 @@ pub struct DenseWork {
     pub fixed_bytes: u64,
 }
 
-/// Bytes of a float on the way.
+/// How vectors and gradients travel.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Wire {
     /// Pooled vectors, to the samples.
-    pub forward: f64,
+    pub forward: WireFormat,
     /// Gradients, to the owners.
-    pub backward: f64,
+    pub backward: WireFormat,
 }
 
 /// Which tables may be split or copied.
@@ -91,9 +91,27 @@ impl Request<'_> {
         self.local_samples() * sample * 1e-9
     }
 
+    /// Seconds of the rank that sends vectors and takes their gradients: so many floats are encoded, and as many decoded.
+    pub(crate) fn sender_seconds(&self, vectors: f64, gradients: f64) -> f64 {
+        let compute = &self.topology.compute;
+        let (encode, decode) = (compute.codec(self.wire.forward).0, compute.codec(self.wire.backward).1);
+        (vectors * encode + gradients * decode) * 1e-9
+    }
+
+    /// Seconds of the rank that takes vectors and sends their gradients.
+    pub(crate) fn taker_seconds(&self, floats: f64) -> f64 {
+        let compute = &self.topology.compute;
+        floats * (compute.codec(self.wire.forward).1 + compute.codec(self.wire.backward).0) * 1e-9
+    }
+
     /// Weights of all tower modules.
     pub(crate) fn module_weights(&self) -> f64 {
         self.model.tower_modules().map(|tower| tower.weight_count(self.model) as f64).sum()
+    }
+
+    /// Exchanges that a pipeline adds: there and back, vectors travel in chunks.
+    pub(crate) fn chunk_exchanges(&self) -> f64 {
+        2.0 * (self.dense.chunks.max(1) - 1) as f64
     }
 
     /// Samples of one rank.
@@ -113,7 +131,17 @@ impl Request<'_> {
 
 impl Wire {
     /// 32-bit floats both ways.
-    pub const F32: Wire = Wire { forward: 4.0, backward: 4.0 };
+    pub const F32: Wire = Wire { forward: WireFormat::F32, backward: WireFormat::F32 };
+
+    /// Bytes of a float on its way.
+    pub fn bytes(format: WireFormat) -> f64 {
+        match format {
+            WireFormat::F32 => 4.0,
+            WireFormat::F16 | WireFormat::Bf16 => 2.0,
+            // A byte an element, and a scale and an offset for every 32.
+            WireFormat::Int8 => 1.25,
+        }
+    }
 }
 
 /// What the dense network takes a rank in a step.
@@ -133,11 +161,7 @@ pub(crate) fn dense_seconds(request: &Request<'_>, module_weights: f64) -> Dense
         .products
         .iter()
         .map(|&(inputs, outputs)| {
-            let rates = compute.products(((inputs * outputs) as f64).sqrt());
-            let rate = match request.model.precision {
-                Precision::F32 => rates.f32_flops_per_second,
-                Precision::Bf16 => rates.bf16_flops_per_second,
-            };
+            let rate = compute.layer_flops_per_second(inputs, outputs, request.model.precision);
             6.0 * (inputs * outputs) as f64 / rate
         })
         .sum();

@@ -16,12 +16,13 @@ use toml::de::DeTable;
 
 use crate::{
     config::{
-        At, JobError,
+        At, JobError, WireFormat,
         effective::print_table,
         error::Problem,
         keys::{Keys, Reader, Value, section},
     },
     description::named,
+    model::Precision,
 };
 
 section! {
@@ -62,6 +63,8 @@ section! {
         pub row: Vec<RowRates>,
         /// Matrix products by the width of their layers, at least one, the narrowest first.
         pub product: Vec<ProductRates>,
+        /// Vectors that travel encoded, by their format. A format that is not here has no price.
+        pub codec: Vec<CodecRates> = Vec::new(),
     }
 }
 
@@ -94,6 +97,21 @@ section! {
         pub bf16_flops_per_second: f64,
         /// Pairwise dots of vectors of this width.
         pub dots_flops_per_second: f64,
+        /// In `f32` layers between this width and 64: what is narrow on one side only. 0: as in layers of one width.
+        pub narrow_flops_per_second: f64 = 0.0,
+    }
+}
+
+section! {
+    /// Nanoseconds of one rank for a float that travels in another format, from memory to memory.
+    #[derive(Copy)]
+    pub struct CodecRates {
+        /// How vectors or gradients travel.
+        pub format: WireFormat,
+        /// Writing it into a message.
+        pub encode_ns: f64,
+        /// Reading it out of one.
+        pub decode_ns: f64,
     }
 }
 
@@ -108,6 +126,9 @@ section! {
         /// The part of an exchange that hides behind computing that takes as long; the rest is work that takes the
         /// processor from it.
         pub hidden_share: f64 = 1.0,
+        /// Seconds that one more message to each of the others, and one from it, take from a rank that computes meanwhile, as
+        /// all others do: threads are woken, and take the processor from those who compute.
+        pub message_seconds: f64 = 0.0,
     }
 }
 
@@ -164,6 +185,20 @@ impl Topology {
         self.memory_mib_per_rank << 20
     }
 
+    /// The keys of prices that are not in the file, as in those that were written before they were measured; what they
+    /// stand for counts as nothing.
+    pub fn without_price(&self) -> Vec<&'static str> {
+        let links = [Some(self.in_host), self.cross_host];
+        let sends_for_nothing = links.into_iter().flatten().all(|link| link.message_seconds == 0.0);
+        let is_narrow_as_wide = self.compute.product.iter().all(|one| one.narrow_flops_per_second == 0.0);
+        let missing = [
+            ("compute.codec", self.compute.codec.is_empty()),
+            ("compute.product.narrow_flops_per_second", is_narrow_as_wide),
+            ("message_seconds", sends_for_nothing && self.rank_count() > 1),
+        ];
+        missing.into_iter().filter(|(_, is_missing)| *is_missing).map(|(key, _)| key).collect()
+    }
+
     /// The link between hosts; with one host nothing crosses it.
     pub fn between_hosts(&self) -> Link {
         self.cross_host.unwrap_or(self.in_host)
@@ -186,6 +221,15 @@ impl Compute {
     /// Seconds to copy some bytes from memory to memory, while all ranks do.
     pub fn copy_seconds(&self, bytes: f64) -> f64 {
         bytes / (self.copy_bytes_per_second * self.processor_share())
+    }
+
+    /// Nanoseconds to encode and to decode a float, while all ranks compute; nothing where that was not measured, and where
+    /// floats travel as they are: that is part of an exchange.
+    pub fn codec(&self, format: WireFormat) -> (f64, f64) {
+        let rates = self.codec.iter().find(|rates| rates.format == format && format != WireFormat::F32);
+        rates.map_or((0.0, 0.0), |rates| {
+            (rates.encode_ns / self.processor_share(), rates.decode_ns / self.processor_share())
+        })
     }
 
     /// The rates for rows of `floats`, between the two nearest widths that were measured, while all ranks compute.
@@ -217,9 +261,29 @@ impl Compute {
             f32_flops_per_second: at(|product| product.f32_flops_per_second),
             bf16_flops_per_second: at(|product| product.bf16_flops_per_second),
             dots_flops_per_second: at(|product| product.dots_flops_per_second),
+            narrow_flops_per_second: at(|product| product.narrow_flops_per_second),
         }
     }
+
+    /// Operations a second in layers from `inputs` to `outputs`, while all ranks compute. A layer that is narrow on one side
+    /// fills the lanes of a processor only partly, however wide the other is.
+    pub fn layer_flops_per_second(&self, inputs: usize, outputs: usize, precision: Precision) -> f64 {
+        let of = |rates: &ProductRates| match precision {
+            Precision::F32 => rates.f32_flops_per_second,
+            Precision::Bf16 => rates.bf16_flops_per_second,
+        };
+        let middle = self.products(((inputs * outputs) as f64).sqrt());
+        let (narrow, wide) = (inputs.min(outputs), inputs.max(outputs));
+        let side = self.products(narrow as f64);
+        if narrow >= NARROW_OTHER || wide < NARROW_OTHER || side.narrow_flops_per_second <= 0.0 {
+            return of(&middle);
+        }
+        side.narrow_flops_per_second * of(&side) / side.f32_flops_per_second
+    }
 }
+
+/// The wide side of layers whose other side is narrow.
+pub const NARROW_OTHER: usize = 64;
 
 /// The two points around `x`, and how far from the first to the second it is; beyond the ends, on the line through
 /// the last two.
@@ -269,18 +333,16 @@ fn checked(topology: Topology) -> Result<Topology, Problem> {
             ("dots_flops_per_second", product.dots_flops_per_second),
         ];
         rates.extend(keys.map(|(key, rate)| (format!("compute.product[{index}].{key}"), rate)));
+        if product.narrow_flops_per_second < 0.0 {
+            let path = format!("compute.product[{index}].narrow_flops_per_second");
+            return Err(Problem::value(&path, product.narrow_flops_per_second, "it must not be negative"));
+        }
     }
+    checked_codecs(&compute.codec)?;
     let links = [("in_host", Some(topology.in_host)), ("cross_host", topology.cross_host)];
     for (name, link) in links.into_iter().filter_map(|(name, link)| Some((name, link?))) {
         rates.push((format!("{name}.bytes_per_second"), link.bytes_per_second));
-        if link.latency_seconds < 0.0 {
-            let path = format!("{name}.latency_seconds");
-            return Err(Problem::value(&path, link.latency_seconds, "it must not be negative"));
-        }
-        if !(0.0..=1.0).contains(&link.hidden_share) {
-            let path = format!("{name}.hidden_share");
-            return Err(Problem::value(&path, link.hidden_share, "it must be between 0 and 1"));
-        }
+        checked_link(name, link)?;
     }
     if let Some((path, rate)) = rates.into_iter().find(|(_, rate)| *rate <= 0.0) {
         return Err(Problem::value(&path, rate, "a rate must be above zero"));
@@ -294,6 +356,30 @@ fn checked(topology: Topology) -> Result<Topology, Problem> {
         ));
     }
     Ok(topology)
+}
+
+fn checked_codecs(codecs: &[CodecRates]) -> Result<(), Problem> {
+    for (index, codec) in codecs.iter().enumerate() {
+        for (key, cost) in [("encode_ns", codec.encode_ns), ("decode_ns", codec.decode_ns)] {
+            if cost < 0.0 {
+                let path = format!("compute.codec[{index}].{key}");
+                return Err(Problem::value(&path, cost, "it must not be negative"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn checked_link(name: &str, link: Link) -> Result<(), Problem> {
+    let costs = [("latency_seconds", link.latency_seconds), ("message_seconds", link.message_seconds)];
+    if let Some((key, cost)) = costs.into_iter().find(|(_, cost)| *cost < 0.0) {
+        return Err(Problem::value(&format!("{name}.{key}"), cost, "it must not be negative"));
+    }
+    if !(0.0..=1.0).contains(&link.hidden_share) {
+        let path = format!("{name}.hidden_share");
+        return Err(Problem::value(&path, link.hidden_share, "it must be between 0 and 1"));
+    }
+    Ok(())
 }
 
 /// Points must be there, and the narrowest first.

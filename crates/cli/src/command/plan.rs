@@ -49,6 +49,9 @@ pub fn run(arguments: &PlanArguments, place: &Place) -> Result<()> {
         if !variants.is_empty() {
             print!("\n{}", pricing::comparison(&variants));
         }
+        if let Some(line) = pricing::without_price(&topology).filter(|_| !arguments.quiet) {
+            print!("\n{line}");
+        }
     }
     let mut report = report(&request, &answer);
     report["variants"] = pricing::comparison_report(&variants);

@@ -12,8 +12,10 @@
 //!   compute                 ████████
 //!   both at once    ███████████           hidden: 5 of 8, the rest was work of processors
 //! ```
+//!
+//! Last, small messages go between chunks of computing, as in a pipeline: what that takes longer is the price of a message.
 
-use std::time::Instant;
+use std::{collections::VecDeque, time::Instant};
 
 use campanile_comm::{Buffer, CommError, Communicator};
 use campanile_spec::topology::Link;
@@ -28,6 +30,12 @@ const SMALL: usize = 101;
 
 /// Exchanges with content, of which the one in the middle counts.
 const LARGE: usize = 5;
+
+/// Messages among computing, as the chunks of a pipeline are: so many, each after so many turns of work, and the one before
+/// the last still on its way.
+const CHUNKS: usize = 48;
+const CHUNK_TURNS: usize = 1;
+const UNDER_WAY: usize = 2;
 
 /// The link inside a host, and the one between hosts where there are several.
 pub fn links(comm: &dyn Communicator, bytes: usize) -> Result<Vec<Link>, CommError> {
@@ -82,11 +90,36 @@ impl<'a> Bench<'a> {
         let hidden = (alone + computing - both) / alone.min(computing);
         let ranks = self.group.rank_count() - usize::from(!self.with_own);
         let seconds = (alone - latency_seconds).max(1e-9);
+        let others = (self.group.rank_count() - 1).max(1) as f64;
+        let computing = self.median_of(|bench| bench.chunks(&mut work, false))?;
+        let among = self.median_of(|bench| bench.chunks(&mut work, true))?;
         Ok(Link {
             latency_seconds,
             bytes_per_second: (self.part * ranks) as f64 / seconds,
             hidden_share: hidden.clamp(0.0, 1.0),
+            message_seconds: ((among - computing) / (CHUNKS as f64 * others)).max(0.0),
         })
+    }
+
+    /// Seconds of some work in chunks, with or without a small exchange after each.
+    fn chunks(&mut self, work: &mut Work, with_messages: bool) -> Result<f64, CommError> {
+        self.all.barrier()?;
+        let start = Instant::now();
+        let mut under_way = VecDeque::new();
+        for _ in 0..CHUNKS {
+            work.run(CHUNK_TURNS);
+            if with_messages {
+                let messages = vec![Buffer::of(&[0u64; 8]); self.group.rank_count()];
+                under_way.push_back(self.group.start_all_to_all(messages)?);
+            }
+            if under_way.len() > UNDER_WAY
+                && let Some(first) = under_way.pop_front()
+            {
+                first.wait()?;
+            }
+        }
+        under_way.into_iter().try_for_each(|pending| pending.wait().map(drop))?;
+        Ok(start.elapsed().as_secs_f64())
     }
 
     /// The middle of some measurements, the same on all ranks: the mean over them.

@@ -8,7 +8,7 @@ use campanile_kernels::{
     interact,
     matrix::{Matrix, MatrixMut, Store},
 };
-use campanile_spec::topology::ProductRates;
+use campanile_spec::topology::{NARROW_OTHER, ProductRates};
 
 use super::clock::seconds_each;
 
@@ -31,6 +31,7 @@ pub fn rates(width: usize, samples: usize) -> ProductRates {
         f32_flops_per_second: product(Operands::F32, width, samples),
         bf16_flops_per_second: product(Operands::Bf16, width, samples),
         dots_flops_per_second: dots(width.min(DOTS_WIDTH_MAX), samples),
+        narrow_flops_per_second: narrow(width, samples),
     }
 }
 
@@ -103,6 +104,29 @@ fn product(operands: Operands, width: usize, samples: usize) -> f64 {
     let flops = Stack::flops(width, samples);
     let turns = (OPERATIONS / flops).ceil().max(1.0);
     let seconds = seconds_each(|| (0..turns as usize).for_each(|_| stack.pass()));
+    turns * flops / seconds
+}
+
+/// Layers that are narrow on one side; from the width of their other side on they are as fast as layers of one width.
+fn narrow(width: usize, samples: usize) -> f64 {
+    let mut layer = Linear::new(Isa::detect(), Operands::F32, NARROW_OTHER, width);
+    layer.pack(&vec![0.01; NARROW_OTHER * width]);
+    let (input, gradient) = (vec![0.5; samples * NARROW_OTHER], vec![0.5; samples * width]);
+    let (mut out, mut back) = (gradient.clone(), input.clone());
+    let (mut weights, mut scratch) = (vec![0.0; NARROW_OTHER * width], Scratch::default());
+    let flops = 6.0 * (NARROW_OTHER * width * samples) as f64;
+    let turns = (OPERATIONS / flops).ceil().max(1.0);
+    let seconds = seconds_each(|| {
+        for _ in 0..turns as usize {
+            let below = Matrix::contiguous(black_box(&input), NARROW_OTHER);
+            let above = Matrix::contiguous(black_box(&gradient), width);
+            let scratch = &mut scratch;
+            layer.forward(scratch, below, None, Activation::Identity, MatrixMut::contiguous(&mut out, width));
+            let to = MatrixMut::contiguous(&mut back, NARROW_OTHER);
+            layer.backward_data(scratch, above, None, Store::Replace, to);
+            layer.backward_weights(scratch, above, below, &mut weights, None);
+        }
+    });
     turns * flops / seconds
 }
 

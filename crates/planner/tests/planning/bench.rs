@@ -43,6 +43,7 @@ pub fn topology(hosts: usize, ranks_per_host: usize, memory_mib_per_rank: u64) -
         f32_flops_per_second: rate,
         bf16_flops_per_second: 2.0 * rate,
         dots_flops_per_second: 0.5 * rate,
+        narrow_flops_per_second: 0.0,
     };
     Topology {
         hosts,
@@ -57,12 +58,19 @@ pub fn topology(hosts: usize, ranks_per_host: usize, memory_mib_per_rank: u64) -
             read_id_ns: 0.0,
             row: [8, 16, 64, 128].map(row).into(),
             product: vec![product(64, 2e10), product(256, 4e10), product(1024, 6e10)],
+            codec: Vec::new(),
         },
-        in_host: Link { latency_seconds: 5e-6, bytes_per_second: 4e9, hidden_share: 1.0 },
+        in_host: Link {
+            latency_seconds: 5e-6,
+            bytes_per_second: 4e9,
+            hidden_share: 1.0,
+            message_seconds: 0.0,
+        },
         cross_host: (hosts > 1).then_some(Link {
             latency_seconds: 5e-5,
             bytes_per_second: 1e9,
             hidden_share: 1.0,
+            message_seconds: 0.0,
         }),
     }
 }

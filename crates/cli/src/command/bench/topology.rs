@@ -101,24 +101,34 @@ fn summary(topology: &Topology, noun: &str) -> String {
             row.update_far_ns
         );
     }
-    out += "\n  layers         f32      bf16      dots    (Gflop/s)\n";
+    out += "\n  layers         f32      bf16      dots   to 64    (Gflop/s)\n";
     for product in &compute.product {
         out += &format!(
-            "  {:>6}  {:>10.1}{:>10.1}{:>10.1}\n",
+            "  {:>6}  {:>10.1}{:>10.1}{:>10.1}{:>8.1}\n",
             product.width,
             product.f32_flops_per_second / 1e9,
             product.bf16_flops_per_second / 1e9,
-            product.dots_flops_per_second / 1e9
+            product.dots_flops_per_second / 1e9,
+            product.narrow_flops_per_second / 1e9
+        );
+    }
+    out.push('\n');
+    for codec in &compute.codec {
+        out += &format!(
+            "a float takes {:.2} ns to encode as {:?} and {:.2} ns to decode\n",
+            codec.encode_ns, codec.format, codec.decode_ns
         );
     }
     out.push('\n');
     let links = [("inside a host", Some(topology.in_host)), ("between hosts", topology.cross_host)];
     for (name, link) in links.into_iter().filter_map(|(name, link)| Some((name, link?))) {
         out += &format!(
-            "an exchange {name} takes {:.1} us and {}B/s a rank; {:.0} % of it hides behind computing\n",
+            "an exchange {name} takes {:.1} us and {}B/s a rank; {:.0} % of it hides behind computing, and a message more \
+             takes {:.1} us\n",
             link.latency_seconds * 1e6,
             format::rate(link.bytes_per_second),
-            100.0 * link.hidden_share
+            100.0 * link.hidden_share,
+            link.message_seconds * 1e6
         );
     }
     out

@@ -69,6 +69,9 @@ pub fn run(arguments: &SimulateArguments) -> Result<()> {
             "--towers, --csv and --plots are for described models; a job has a tower for every host, or its own"
         );
     }
+    for (path, topology) in arguments.topology.iter().zip(&topologies).filter(|_| !arguments.quiet) {
+        pricing::without_price(topology).iter().for_each(|line| print!("{}: {line}", path.display()));
+    }
     let prepared = prep::prepared(&job, true)?;
     let loads = pricing::loads(&job, Some(&prepared.train), SAMPLE_ROWS)?;
     let Some(path) = &arguments.measured else { return expected(arguments, &job, &loads, &topologies) };
@@ -244,6 +247,7 @@ fn topology_of(topologies: &[Topology], run: &Run) -> Result<(Topology, bool)> {
             latency_seconds: before.latency_seconds,
             bytes_per_second,
             hidden_share: (1.0 - work).clamp(0.0, 1.0),
+            message_seconds: before.message_seconds,
         });
     }
     if run.hosts > 1 && topology.cross_host.is_none() {

@@ -51,6 +51,7 @@ pub fn on_topology(
         let share = if flat > 0.0 { 100.0 * (flat - towers) / flat } else { 0.0 };
         text += &format!("towers save {saved} of what crosses hosts in a step ({share:.0} %)\n");
     }
+    text += &pricing::without_price(&topology).unwrap_or_default();
     text.push('\n');
     Ok(Some(OnTopology { text, report: json!({ "variants": pricing::comparison_report(&priced) }) }))
 }
