@@ -99,6 +99,12 @@ def show(arguments, found: dict, names: list[str], about: dict) -> None:
                 f"| {int(batch) / p50 * 1e6:,.0f} | {ratio('p50_us'):.2f} ({best['p50_us']}) "
                 f"| {ratio('p99_us'):.2f} ({best['p99_us']}) |"
             )
+        # What the model's multiplications and additions alone take on this core, measured between our own requests.
+        limit, ours, theirs = middle("ours", "limit_p50_us"), middle("ours", "p50_us"), middle(best["p50_us"], "p50_us")
+        print(
+            f"| {batch} | limit | {limit:.1f} | | {middle('ours', 'limit_min_us'):.1f} | {int(batch) / limit * 1e6:,.0f} "
+            f"| ours reaches {100 * limit / ours:.0f} % of it, {best['p50_us']} {100 * limit / theirs:.0f} % | |"
+        )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ fn main() {
     let words = ["scalar", "avx2", "avx512", "bf16"];
     let filter = arguments.iter().find(|a| !words.contains(&a.as_str()));
     println!("{:?}, {operands:?} operands; GFLOP/s (share of the f32 peak of the same run)", isa.level());
-    for rows in [256, 16] {
+    for rows in [256, 64, 16] {
         let mut layers: Vec<Layer> = MODELS
             .iter()
             .flat_map(|(model, shapes)| {

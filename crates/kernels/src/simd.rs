@@ -50,4 +50,6 @@ pub(crate) trait Vector: Copy {
     unsafe fn round_to_bf16(self) -> Self;
     /// Tells the processor that the line at `at` is soon wanted. Any address is allowed.
     unsafe fn prefetch(at: *const f32);
+    /// The same for a line that is wanted a little later: as far as the second-level cache.
+    unsafe fn prefetch_near(at: *const f32);
 }

@@ -52,6 +52,8 @@ pub struct Network {
     served_count: usize,
     /// What the serving logits are linear in, head by head.
     hidden: Vec<Place>,
+    /// The layer that does nothing but copy all pooled vectors, if no other reads them, and where to.
+    landing: Option<(usize, Place)>,
 }
 
 impl Network {
@@ -126,6 +128,7 @@ impl Network {
         let is_served = |parameter: &&Parameter| !heads::is_teachers(&parameter.name);
         let served_count = parameters.iter().take_while(is_served).count();
         let output_width = logits.width;
+        let landing = landing(&mut layers, pooled_width);
         Network {
             isa,
             layers,
@@ -137,6 +140,7 @@ impl Network {
             output_width,
             served_count,
             hidden,
+            landing,
         }
     }
 
@@ -219,11 +223,59 @@ impl Network {
         dense: &[f32],
         pooled: &[f32],
     ) {
-        assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
         let (dense, pooled) = self.matrices(Inputs { samples, dense, pooled });
+        self.run(workspace, parameters, samples, (dense, pooled), |_| true);
+    }
+
+    /// Where in a workspace the pooled vectors may be written before a pass, so that nobody copies them there.
+    pub fn landing<'a>(&self, workspace: &'a mut Workspace) -> Option<Landing<'a>> {
+        let (_, place) = self.landing?;
+        let (floats, stride) = workspace.rows_mut(place);
+        Some(Landing { floats, stride, offset: place.start })
+    }
+
+    /// As [`Network::forward`], or as [`Network::forward_with_dense_once`] where dense inputs are given once, for pooled
+    /// vectors that lie in the [`Landing`].
+    ///
+    /// # Panics
+    /// As they do; or if the network has no landing.
+    pub fn forward_landed(
+        &self,
+        workspace: &mut Workspace,
+        parameters: &[f32],
+        samples: usize,
+        dense: Dense<'_>,
+    ) {
+        let (landing, _) = self.landing.expect("a network without a landing");
+        // Nobody reads the pooled vectors but the layer that is left out.
+        let pooled = Matrix::new(&[], 0, self.pooled_width, self.pooled_width);
+        match dense {
+            Dense::Each(dense) => {
+                assert_eq!(dense.len(), samples * self.dense_width, "length of the dense inputs");
+                let dense = Matrix::new(dense, samples, self.dense_width, self.dense_width);
+                self.run(workspace, parameters, samples, (dense, pooled), |layer| layer != landing);
+            }
+            Dense::Once(dense) => {
+                self.run_with_dense_once(workspace, parameters, samples, (dense, pooled), |layer| {
+                    layer != landing
+                });
+            }
+        }
+    }
+
+    /// Runs the layers that are wanted.
+    fn run(
+        &self,
+        workspace: &mut Workspace,
+        parameters: &[f32],
+        samples: usize,
+        (dense, pooled): (Matrix<'_>, Matrix<'_>),
+        is_wanted: impl Fn(usize) -> bool,
+    ) {
+        assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
         let (values, scratch) = workspace.forward(samples, dense, pooled);
         let mut pass = Forward { isa: self.isa, parameters, values, scratch };
-        for layer in &self.layers {
+        for (_, layer) in self.layers.iter().enumerate().filter(|(place, _)| is_wanted(*place)) {
             layer.forward(&mut pass);
         }
     }
@@ -241,35 +293,35 @@ impl Network {
         dense: &[f32],
         pooled: &[f32],
     ) {
-        assert_eq!(parameters.len(), self.parameter_count(), "length of the flat weights");
-        assert_eq!(dense.len(), self.dense_width, "length of one sample's dense inputs");
         assert_eq!(pooled.len(), samples * self.pooled_width, "length of the pooled vectors");
+        let pooled = Matrix::new(pooled, samples, self.pooled_width, self.pooled_width);
+        self.run_with_dense_once(workspace, parameters, samples, (dense, pooled), |_| true);
+    }
+
+    fn run_with_dense_once(
+        &self,
+        workspace: &mut Workspace,
+        parameters: &[f32],
+        samples: usize,
+        (dense, pooled): (&[f32], Matrix<'_>),
+        is_wanted: impl Fn(usize) -> bool,
+    ) {
+        assert_eq!(dense.len(), self.dense_width, "length of one sample's dense inputs");
         if samples == 0 {
             return;
         }
         let dense = Matrix::new(dense, 1, self.dense_width, self.dense_width);
-        let (first, all) = (Matrix::new(pooled, 1, self.pooled_width, self.pooled_width), pooled);
-        let (values, scratch) = workspace.forward(1, dense, first);
-        let mut pass = Forward { isa: self.isa, parameters, values, scratch };
-        for (layer, sees) in self.layers.iter().zip(&self.sees) {
-            if sees.dense_only {
-                layer.forward(&mut pass);
-            }
-        }
+        // Layers that see the dense inputs only do not read the pooled vectors.
+        self.run(workspace, parameters, 1, (dense, pooled), |layer| self.sees[layer].dense_only);
         for (layer, sees) in self.layers.iter().zip(&self.sees) {
             if sees.is_read_by_others {
                 workspace.spread(layer.writes(), samples);
             }
         }
-        let pooled = Matrix::new(all, samples, self.pooled_width, self.pooled_width);
         // No layer that is left reads the dense inputs themselves.
-        let (values, scratch) = workspace.forward(samples, dense, pooled);
-        let mut pass = Forward { isa: self.isa, parameters, values, scratch };
-        for (layer, sees) in self.layers.iter().zip(&self.sees) {
-            if !sees.dense_only {
-                layer.forward(&mut pass);
-            }
-        }
+        self.run(workspace, parameters, samples, (dense, pooled), |layer| {
+            !self.sees[layer].dense_only && is_wanted(layer)
+        });
     }
 
     /// Goes back over the samples of the last forward pass, from the gradient of their logits: adds the
@@ -388,6 +440,41 @@ pub struct Outputs<'a> {
     pub gradient: &'a mut [f32],
     /// The gradient of the pooled vectors `[sample][pooled_width]`, overwritten.
     pub pooled: &'a mut [f32],
+}
+
+/// Dense inputs of a pass.
+#[derive(Debug, Clone, Copy)]
+pub enum Dense<'a> {
+    /// `[sample][dense_count]`.
+    Each(&'a [f32]),
+    /// One sample's, which all share.
+    Once(&'a [f32]),
+}
+
+/// Memory for the pooled vectors of a pass: those of sample `n` begin at `n * stride + offset`, and what lies between two
+/// samples is not theirs.
+#[derive(Debug)]
+pub struct Landing<'a> {
+    /// All samples of the workspace.
+    pub floats: &'a mut [f32],
+    /// Floats from one sample to the next.
+    pub stride: usize,
+    /// Where a sample's vectors begin.
+    pub offset: usize,
+}
+
+/// The layer that copies all pooled vectors as they are, if it is the only one that reads them.
+fn landing(layers: &mut [Layer], pooled_width: usize) -> Option<(usize, Place)> {
+    let reads = |layer: &mut Layer| layer.reads_mut().iter().any(|read| read.place.source == Source::Pooled);
+    let mut readers = (0..layers.len()).filter(|place| reads(&mut layers[*place]));
+    let (only, None) = (readers.next()?, readers.next()) else { return None };
+    drop(readers);
+    match &layers[only] {
+        Layer::Copy(copy) if copy.from.place.width == pooled_width && copy.journey.is_none() => {
+            Some((only, copy.to))
+        }
+        _ => None,
+    }
 }
 
 fn operands(spec: &ModelSpec) -> Operands {

@@ -157,6 +157,13 @@ impl Workspace {
         (values + gradients) * size_of::<f32>()
     }
 
+    /// The rows of which a window is part, and how far they lie apart.
+    pub(crate) fn rows_mut(&mut self, place: Place) -> (&mut [f32], usize) {
+        let Source::Buffer(index) = place.source else { panic!("a layer writes to {place:?}") };
+        let Buffer { data, stride } = &mut self.values[index];
+        (data, *stride)
+    }
+
     /// Copies a window of the first sample to all others.
     pub(crate) fn spread(&mut self, place: Place, samples: usize) {
         let Source::Buffer(index) = place.source else { panic!("a layer writes to {place:?}") };

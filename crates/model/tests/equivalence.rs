@@ -1,6 +1,8 @@
 //! The engine's dense maths against the oracle, bit for bit: random models, batches, grains and optimizers, at
 //! every level of instructions.
 
+#[path = "equivalence/landed.rs"]
+mod landed;
 #[path = "equivalence/world.rs"]
 mod world;
 

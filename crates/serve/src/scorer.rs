@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
-use campanile_model::Workspace;
+use campanile_model::{
+    Workspace,
+    network::{Dense, Landing},
+};
 use campanile_spec::{FeatureBags, ModelSpec};
 
 use crate::{Request, RequestError, Side, Snapshot};
@@ -145,10 +148,11 @@ impl Scorer {
         if self.made.as_ref().is_some_and(|made| made.model == *snapshot.model()) {
             return;
         }
-        let workspace = snapshot.network().workspace(PASS_SAMPLES);
+        let mut workspace = snapshot.network().workspace(PASS_SAMPLES);
+        let lands = snapshot.network().landing(&mut workspace).is_some();
         self.made = Some(Made { model: snapshot.model().clone(), workspace });
         self.dense.resize(PASS_SAMPLES * snapshot.model().dense_count, 0.0);
-        self.pooled.resize(PASS_SAMPLES * snapshot.pooled_width(), 0.0);
+        self.pooled.resize(if lands { 0 } else { PASS_SAMPLES * snapshot.pooled_width() }, 0.0);
     }
 
     /// Puts dense inputs and pooled vectors of some samples in their places of the pass.
@@ -157,22 +161,29 @@ impl Scorer {
         if samples.is_empty() {
             return;
         }
-        let (dense_width, width) = (snapshot.model().dense_count, snapshot.pooled_width());
+        let dense_width = snapshot.model().dense_count;
         self.dense[place * dense_width..][..samples.len() * dense_width]
             .copy_from_slice(&request.dense_values()[samples.start * dense_width..samples.end * dense_width]);
-        let pooled = &mut self.pooled[place * width..][..samples.len() * width];
+        // Vectors are written where the network reads them, if it takes them as they are.
+        let landing = self.made.as_mut().and_then(|made| snapshot.network().landing(&mut made.workspace));
+        let Landing { floats, stride, offset } = landing.unwrap_or_else(|| Landing {
+            floats: &mut self.pooled,
+            stride: snapshot.pooled_width(),
+            offset: 0,
+        });
+        let pooled = &mut floats[place * stride..][..samples.len() * stride];
         for (index, feature) in snapshot.model().features.iter().enumerate() {
-            let (table, offset) = snapshot.feature(index);
-            let ids = snapshot.model().ids_of(index);
+            let (table, first) = snapshot.feature(index);
+            let (ids, offset) = (snapshot.model().ids_of(index), offset + first);
             let bags = request.feature(ids);
             if request.side(ids) == Some(Side::Once) {
-                table.pool(feature.pooling, &bags, &mut pooled[..width], width, offset);
+                table.pool(feature.pooling, &bags, &mut pooled[..stride], stride, offset);
                 let dim = snapshot.model().table_of(index).dim;
                 for sample in 1..samples.len() {
-                    pooled.copy_within(offset..offset + dim, sample * width + offset);
+                    pooled.copy_within(offset..offset + dim, sample * stride + offset);
                 }
             } else {
-                table.pool(feature.pooling, &slice(&bags, samples), pooled, width, offset);
+                table.pool(feature.pooling, &slice(&bags, samples), pooled, stride, offset);
             }
         }
     }
@@ -181,11 +192,16 @@ impl Scorer {
         let Some(made) = &mut self.made else { unreachable!("a pass has memory") };
         let (width, workspace) = (snapshot.model().dense_count, &mut made.workspace);
         let (network, weights) = (snapshot.network(), snapshot.parameters());
-        let pooled = &self.pooled[..count * snapshot.pooled_width()];
-        if dense_once {
-            network.forward_with_dense_once(workspace, weights, count, &self.dense[..width], pooled);
+        let dense = &self.dense[..if dense_once { width } else { count * width }];
+        if network.landing(workspace).is_some() {
+            let dense = if dense_once { Dense::Once(dense) } else { Dense::Each(dense) };
+            network.forward_landed(workspace, weights, count, dense);
         } else {
-            network.forward(workspace, weights, count, &self.dense[..count * width], pooled);
+            let pooled = &self.pooled[..count * snapshot.pooled_width()];
+            match dense_once {
+                true => network.forward_with_dense_once(workspace, weights, count, dense, pooled),
+                false => network.forward(workspace, weights, count, dense, pooled),
+            }
         }
         logits.extend_from_slice(made.workspace.logits(count));
     }

@@ -31,6 +31,7 @@ pub mod rest;
 pub mod security;
 pub mod server;
 pub mod source;
+mod together;
 pub mod traces;
 
 /// The messages of the protocol, compiled from `proto/inference.proto`.

@@ -32,6 +32,7 @@ use tower_service::Service;
 use crate::{
     engine::Engine, error::ServeError, grpc,
     proto::grpc_inference_service_server::GrpcInferenceServiceServer, rest, security::Access,
+    together::Together,
 };
 
 /// How long a client may take for the handshake, and for the headers of a request.
@@ -99,13 +100,25 @@ impl Door {
         // Answers are small: waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
         match &self.tls {
-            None => self.speak(stream, speaker).await,
+            None => self.converse(stream, speaker).await,
             Some(config) => {
                 let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
                 if let Ok(Ok(stream)) = tokio::time::timeout(HEADERS_TIME_MAX, handshake).await {
-                    self.speak(stream, speaker).await;
+                    self.converse(stream, speaker).await;
                 }
             }
+        }
+    }
+
+    /// Speaks what the client came for.
+    async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        speaker: Speaker,
+    ) {
+        match speaker {
+            Speaker::Rest(_) => self.speak(stream, speaker).await,
+            Speaker::Grpc(_) => self.speak(Together::new(stream), speaker).await,
         }
     }
 

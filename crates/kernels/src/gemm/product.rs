@@ -7,6 +7,9 @@
 //!       for each row tile of the group
 //! ```
 //!
+//! While the first row tiles use a panel, the next panel is asked for: large weights live in the third-level cache, which
+//! other programs of the machine may empty.
+//!
 //! Where a sum is short, most of the traffic is the result's: then the panels are grouped and run innermost, so
 //! that the result is written along its rows. Only the first loop is part of the contract; the others are free, for no sum crosses tiles.
 #![allow(unsafe_code)]
@@ -125,10 +128,11 @@ pub(crate) unsafe fn multiply(
             });
         } else {
             for_groups(&tiles, near(loops.rows_max), |group| {
-                for panel in panels.iter() {
+                for (place, panel) in panels.iter().enumerate() {
+                    let mut next = (place + 1 < panels.len()).then(|| panels.get(place + 1));
                     for run in tiles.runs(group.clone()) {
                         // SAFETY: as above.
-                        unsafe { walk.along_rows(terms, run, panel) }
+                        unsafe { walk.along_rows(terms, run, panel, next.take()) }
                     }
                 }
             });
@@ -164,7 +168,7 @@ impl Walk<'_> {
         let width = panels.first.length * self.loops.lanes;
         let step = Step { a: 0, b: width * self.left.depth(), c: width, mask: width, columns: width };
         // SAFETY: the caller's contract.
-        unsafe { self.tiles(terms, rows, panels.first, panels.count, step) }
+        unsafe { self.tiles(terms, rows, (panels.first, None), panels.count, step) }
     }
 
     /// A run of row tiles and one panel.
@@ -172,7 +176,7 @@ impl Walk<'_> {
     /// # Safety
     ///
     /// As for [`multiply`]; the pieces are pieces of its product.
-    unsafe fn along_rows(&self, terms: Piece, rows: Run, panel: Piece) {
+    unsafe fn along_rows(&self, terms: Piece, rows: Run, panel: Piece, next: Option<Piece>) {
         let length = rows.first.length;
         let a = match self.left {
             Left::InPlace(a) => length * a.stride(),
@@ -182,13 +186,20 @@ impl Walk<'_> {
         let mask = self.ending.mask.map_or(0, |mask| length * mask.stride());
         let step = Step { a, b: 0, c: length * self.c_stride, mask, columns: 0 };
         // SAFETY: the caller's contract.
-        unsafe { self.tiles(terms, rows.first, panel, rows.count, step) }
+        unsafe { self.tiles(terms, rows.first, (panel, next), rows.count, step) }
     }
 
     /// # Safety
     ///
     /// As for [`multiply`]; `count` tiles from `rows` and `panel` on, `step` apart, are tiles of its product.
-    unsafe fn tiles(&self, terms: Piece, rows: Piece, panel: Piece, count: usize, step: Step) {
+    unsafe fn tiles(
+        &self,
+        terms: Piece,
+        rows: Piece,
+        (panel, next): (Piece, Option<Piece>),
+        count: usize,
+        step: Step,
+    ) {
         let depth = self.left.depth();
         let (first, width) = (panel.start * self.loops.lanes, panel.length * self.loops.lanes);
         let (a, a_stride, table) = match self.left {
@@ -205,6 +216,10 @@ impl Walk<'_> {
                 (data.as_ptr().wrapping_add(start), 0, self.loops.packed)
             }
         };
+        let (next_b, next_floats) = next.map_or((std::ptr::null(), 0), |next| {
+            let (first, width) = (next.start * self.loops.lanes, next.length * self.loops.lanes);
+            (self.right.as_ptr().wrapping_add(first * depth + terms.start * width), terms.length * width)
+        });
         let tiles = Tiles {
             count,
             step,
@@ -212,6 +227,8 @@ impl Walk<'_> {
             a,
             a_stride,
             b: self.right.as_ptr().wrapping_add(first * depth + terms.start * width),
+            next_b,
+            next_floats,
             c: self.c.wrapping_add(rows.start * self.c_stride + first),
             c_stride: self.c_stride,
             columns: self.columns - first,

@@ -39,6 +39,9 @@ pub(crate) struct Tiles {
     pub a_stride: usize,
     /// The first element of B: `[depth][NV registers]`.
     pub b: *const f32,
+    /// What will be B next, to be brought nearer meanwhile, and how many floats of it.
+    pub next_b: *const f32,
+    pub next_floats: usize,
     /// The first element of the result.
     pub c: *mut f32,
     pub c_stride: usize,
@@ -167,6 +170,7 @@ fn next_term<const MR: usize, const LAYOUT: usize>(a_stride: usize) -> usize {
 #[inline(always)]
 unsafe fn run<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(tiles: &Tiles) {
     let mut now = *tiles;
+    let (mut coming, end) = (now.next_b, now.next_b.wrapping_add(now.next_floats));
     for _ in 0..tiles.count {
         // SAFETY: the caller's contract covers every tile of the run; B is padded to whole registers.
         unsafe {
@@ -176,6 +180,10 @@ unsafe fn run<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(
             let mut sums = [[V::zero(); NV]; MR];
             let (mut a, mut b) = (now.a, now.b);
             for _ in 0..now.depth / UNROLL {
+                if coming < end {
+                    V::prefetch_near(coming);
+                    coming = coming.wrapping_add(LINE);
+                }
                 for k in 0..UNROLL {
                     term::<V, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
                 }
@@ -197,6 +205,9 @@ unsafe fn run<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(
 
 /// Terms between two checks of the loop's end.
 const UNROLL: usize = 4;
+
+/// Floats of a line of memory.
+const LINE: usize = 16;
 
 /// Terms by which B is asked for ahead of its use: it streams from farther caches where few rows share it.
 const AHEAD: usize = 16;
@@ -340,6 +351,8 @@ pub(crate) unsafe fn finish_sums(
             a: std::ptr::null(),
             a_stride: 0,
             b: sums[i * sums_stride..][..sums_stride].as_ptr(),
+            next_b: std::ptr::null(),
+            next_floats: 0,
             c: to.as_mut_ptr(),
             c_stride: 0,
             columns,

@@ -53,6 +53,8 @@ pub(super) unsafe fn forward(
                     a: vectors[rows.start * width + k..].as_ptr(),
                     a_stride: width,
                     b: panels[first * width + k * panel.length * loops.lanes..].as_ptr(),
+                    next_b: std::ptr::null(),
+                    next_floats: 0,
                     c: square[rows.start * stride + first..].as_mut_ptr(),
                     c_stride: stride,
                     columns: stride - first,

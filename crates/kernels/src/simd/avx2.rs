@@ -134,4 +134,10 @@ impl Vector for Avx2 {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch(at.cast(), _MM_HINT_T0) }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_near(at: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch(at.cast(), _MM_HINT_T1) }
+    }
 }

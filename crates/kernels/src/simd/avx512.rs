@@ -101,4 +101,10 @@ impl Vector for Avx512 {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch(at.cast(), _MM_HINT_T0) }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_near(at: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch(at.cast(), _MM_HINT_T1) }
+    }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use campanile_kernels::{Isa, peak};
 use campanile_serve::{Options, Request, RowStorage, Scorer, Scores, Side, Snapshot};
 use campanile_spec::{Bags, Precision, config::Job};
 use serde_json::{Value, json};
@@ -23,6 +24,10 @@ use crate::{
 /// Different requests that are scored in turn.
 const REQUESTS: usize = 32;
 
+/// How often the core's own limit is measured between requests, and with how much work: about ten microseconds.
+const LIMIT_EVERY: Duration = Duration::from_millis(5);
+const LIMIT_ROUNDS: usize = 5_000;
+
 /// Runs the command.
 pub fn run(arguments: &ScoreBenchArguments) -> Result<()> {
     let snapshot = snapshot(arguments)?;
@@ -34,16 +39,17 @@ pub fn run(arguments: &ScoreBenchArguments) -> Result<()> {
         return bench.serve_rounds();
     }
     let mut lines = Vec::new();
-    println!("{:>7}  {:>10}  {:>10}  {:>14}", "samples", "p50", "p99", "samples/s");
+    println!("{:>7}  {:>10}  {:>10}  {:>14}  {:>12}", "samples", "p50", "p99", "samples/s", "of the limit");
     for &batch in &arguments.batch {
         let figures = bench.round(batch, arguments.seconds)?;
         let us = |key: &str| figures[key].as_f64().unwrap_or_default();
         let rate = (batch as f64 / us("p50_us") * 1e6) as u64;
         println!(
-            "{batch:>7}  {:>7.1} us  {:>7.1} us  {:>14}",
+            "{batch:>7}  {:>7.1} us  {:>7.1} us  {:>14}  {:>10.0} %",
             us("p50_us"),
             us("p99_us"),
-            format::count(rate)
+            format::count(rate),
+            100.0 * us("limit_p50_us") / us("p50_us")
         );
         lines.push(figures);
     }
@@ -93,7 +99,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Scores for about so long, and says how long each request took.
+    /// Scores for about so long, and says how long each request took, and how long its multiplications and additions would
+    /// take at the core's limit: measured between the requests, because neighbours and clocks change it.
     fn round(&mut self, batch: usize, seconds: f64) -> Result<Value> {
         let Some((_, requests)) = self.sets.iter().find(|(size, _)| *size == batch) else {
             bail!("requests of {batch} samples were not made; name them with --batch");
@@ -101,13 +108,21 @@ impl Bench {
         for request in requests.iter().cycle().take(8) {
             self.scorer.score(&self.snapshot, &[request], &mut self.scores)?;
         }
-        let mut times = Vec::new();
+        let isa = Isa::detect();
+        let flops = batch as f64 * self.snapshot.forward_flops_per_sample() as f64;
+        let (mut times, mut limits) = (Vec::new(), Vec::new());
         let (begin, span) = (Instant::now(), Duration::from_secs_f64(seconds));
+        let mut limit_due = begin;
         for request in requests.iter().cycle() {
             let start = Instant::now();
             self.scorer.score(&self.snapshot, &[request], &mut self.scores)?;
             let end = Instant::now();
             times.push((end - start).as_secs_f64() * 1e6);
+            if end >= limit_due {
+                let operations = peak::multiply_adds(isa, LIMIT_ROUNDS);
+                limits.push(end.elapsed().as_secs_f64() / operations * flops * 1e6);
+                limit_due = end + LIMIT_EVERY;
+            }
             if end - begin >= span {
                 break;
             }
@@ -115,10 +130,12 @@ impl Bench {
         let wall = begin.elapsed().as_secs_f64();
         let samples = times.len() * batch;
         times.sort_by(f64::total_cmp);
+        limits.sort_by(f64::total_cmp);
         let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
         Ok(json!({
             "batch": batch, "requests": times.len(), "samples": samples, "wall_s": wall,
             "p50_us": at(0.5), "p99_us": at(0.99), "min_us": at(0.0),
+            "limit_p50_us": limits[limits.len() / 2], "limit_min_us": limits[0],
         }))
     }
 

@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use campanile_server::client::{GrpcClient, RestClient, RestRequest, floats};
+use campanile_server::{
+    client::{GrpcClient, RestClient, RestRequest, floats},
+    proto::ModelInferRequest,
+};
 use serde_json::Value;
 
 use super::{latencies::Latencies, target::Target, traffic::Traffic, wait_until};
@@ -51,6 +54,12 @@ enum Ended {
     Failed(String),
 }
 
+/// What a client sends.
+enum Question<'a> {
+    Rest(&'a RestRequest),
+    Grpc(Box<ModelInferRequest>),
+}
+
 enum Client {
     Rest(RestClient),
     Grpc(GrpcClient),
@@ -79,7 +88,8 @@ impl<'a> Load<'a> {
     pub fn warm_up(&self) -> Result<()> {
         let mut client = self.connect()?;
         for place in 0..self.traffic.batches.len() {
-            if let Ended::Failed(problem) = client.ask(self.traffic, place) {
+            let asked = client.question(self.traffic, place);
+            if let Ended::Failed(problem) = client.ask(asked) {
                 bail!("the server does not answer: {problem}");
             }
         }
@@ -131,6 +141,8 @@ impl<'a> Load<'a> {
         let mut measured = Measured::default();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
+            let place = number as usize % self.traffic.batches.len();
+            let asked = client.question(self.traffic, place);
             let due = match rate.is_finite() {
                 true => start + Duration::from_secs_f64(number as f64 / rate),
                 false => Instant::now(),
@@ -139,8 +151,7 @@ impl<'a> Load<'a> {
                 return measured;
             }
             wait_until(due);
-            let place = number as usize % self.traffic.batches.len();
-            let ended = client.ask(self.traffic, place);
+            let ended = client.ask(asked);
             let now = Instant::now();
             let us = now.saturating_duration_since(due).as_micros() as u64;
             measured.add(ended, self.traffic, place, self.is_swapping(now).then_some(us).ok_or(us));
@@ -168,9 +179,17 @@ impl<'a> Load<'a> {
 }
 
 impl Client {
-    fn ask(&mut self, traffic: &Traffic, place: usize) -> Ended {
+    /// A request that is ready to be sent. A message is given away when it is sent, so it is copied before it is due.
+    fn question<'a>(&self, traffic: &'a Traffic, place: usize) -> Question<'a> {
         match self {
-            Client::Rest(client) => match client.send(&traffic.rest[place]) {
+            Client::Rest(_) => Question::Rest(&traffic.rest[place]),
+            Client::Grpc(_) => Question::Grpc(Box::new(traffic.grpc[place].clone())),
+        }
+    }
+
+    fn ask(&mut self, question: Question<'_>) -> Ended {
+        match (self, question) {
+            (Client::Rest(client), Question::Rest(request)) => match client.send(request) {
                 Ok(answer) if answer.status == 200 => {
                     rest_values(&answer.body, answer.header("inference-header-content-length"))
                 }
@@ -178,7 +197,7 @@ impl Client {
                 Ok(answer) => Ended::Failed(String::from_utf8_lossy(&answer.body).into_owned()),
                 Err(error) => Ended::Failed(error.to_string()),
             },
-            Client::Grpc(client) => match client.infer(traffic.grpc[place].clone(), None) {
+            (Client::Grpc(client), Question::Grpc(request)) => match client.infer(*request, None) {
                 Ok(answer) => Ended::Answered {
                     values: answer.raw_output_contents.first().map(floats).unwrap_or_default(),
                     version: answer.model_version,
@@ -187,6 +206,7 @@ impl Client {
                 Err((code, _)) if code as i32 == 8 => Ended::Refused,
                 Err((_, problem)) => Ended::Failed(problem),
             },
+            _ => unreachable!("a question is made for its client"),
         }
     }
 }
