@@ -3,7 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use campanile_stream::{log::DirectoryLog, records::Example};
+use campanile_stream::{
+    log::{DirectoryLog, Log, Record, TopicOptions},
+    records::{Example, Schemas},
+    topics,
+};
 
 #[path = "suite/stream_fixture.rs"]
 mod stream_fixture;
@@ -168,6 +172,72 @@ fn a_teacher_speaks_once_on_every_impression_and_its_words_reach_the_examples() 
     assert!(examples.iter().all(|example| example.word.is_some_and(|word| word.version == 1)));
     assert!(examples.iter().any(|example| example.label(0) == Some(true) && example.label(1).is_some()));
     assert!(examples.iter().all(|example| example.label(0) == Some(true) || example.label(1).is_none()));
+}
+
+/// Copies some records of a topic to another log, from the `first` on.
+fn copy(from: &dyn Log, to: &dyn Log, topic: &str, first: usize, wanted: impl Fn(usize, &[u8]) -> bool) {
+    for (place, (time_ms, payload)) in records(from, topic).iter().enumerate().skip(first) {
+        if wanted(place, payload) {
+            to.append(topic, 0, &[Record { time_ms: *time_ms, payload }]).unwrap();
+        }
+    }
+    to.sync().unwrap();
+}
+
+/// A student of one domain passes over all others: it has the bits of one on a log that has nothing else, and goes on from
+/// its cursor without losing or repeating a record.
+#[test]
+fn a_student_of_one_domain_has_the_bits_of_a_log_of_that_domain() {
+    let home = tempfile::tempdir().unwrap();
+    let address = |name: &str| format!("dir:{}", home.path().join(name).display());
+    let open = |name: &str| DirectoryLog::open(&home.path().join(name)).unwrap();
+    let all = job(home.path(), "all", SAMPLES, "student");
+    fill(&open("log"), &all);
+    succeed(&[&["join", &address("log"), "--stop-at-end"], &TASKS[..]].concat());
+    let text = std::fs::read_to_string(&all).unwrap();
+    let train = |name: &str, keys: &str, log: &str| {
+        let text = text.replace("/all\"", &format!("/{name}\""));
+        let path = home.path().join(format!("{name}.toml"));
+        std::fs::write(&path, text.replace("[run.data]", &format!("{keys}[run.data]"))).unwrap();
+        let job = path.display().to_string();
+        campanile(&["train", &job, "--stream", &address(log), "--stop-at-end"]).output().unwrap()
+    };
+    let only = "[run.only]\ncolumn = \"domain\"\nvalues = [\"1\"]\n";
+    assert!(train("one", only, "log").status.success());
+
+    let from = open("log");
+    for name in ["own", "growing"] {
+        let to = open(name);
+        topics::create(&to, TopicOptions::default()).unwrap();
+        ["impressions.schema", "examples.schema"]
+            .iter()
+            .for_each(|topic| copy(&from, &to, topic, 0, |_, _| true));
+    }
+    let domain = Schemas::newest(&from, "impressions", 0).unwrap().unwrap().place("domain").unwrap();
+    let is_own = |_: usize, payload: &[u8]| {
+        let example = Example::decode(payload).unwrap();
+        campanile_data::logged::cell(&example.features[4..], domain).unwrap().shown() == "1"
+    };
+    copy(&from, &open("own"), "examples", 0, is_own);
+    let own = records(&open("own"), "examples").len() as u64;
+    assert!(own > SAMPLES / 5 && own < SAMPLES / 2, "{own} of {SAMPLES}");
+    assert!(train("alone", "", "own").status.success());
+    let (one, mut alone) = (weights(&home.path().join("one")), weights(&home.path().join("alone")));
+    assert_eq!(one["step"], (own / 128).to_string().into_bytes());
+    alone.insert("next".to_owned(), one["next"].clone());
+    assert!(one == alone, "what was passed over changes something");
+
+    // The same in two goes, on a log that grows in between.
+    let half = SAMPLES as usize / 2;
+    copy(&from, &open("growing"), "examples", 0, |place, _| place < half);
+    assert!(train("parts", only, "growing").status.success());
+    copy(&from, &open("growing"), "examples", half, |_, _| true);
+    assert!(train("parts", only, "growing").status.success());
+    assert!(weights(&home.path().join("parts")) == one, "a record was lost or trained on twice");
+
+    let wrong = train("wrong", &only.replace("domain", "domian"), "log");
+    let words = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(words.contains("column `domian`") && words.contains("`domain`"), "{words}");
 }
 
 #[test]

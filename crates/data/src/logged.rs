@@ -76,6 +76,16 @@ pub fn put_list<'a>(out: &mut Vec<u8>, items: impl IntoIterator<Item = Raw<'a>>)
     out[place + 1..place + 3].copy_from_slice(&count.to_le_bytes());
 }
 
+/// The value of one cell of a row, the `place`th of its columns; nothing where the row has none there, or a list.
+pub fn cell(row: &[u8], place: usize) -> Option<Raw<'_>> {
+    let mut rest = row;
+    for _ in 0..place {
+        rest = rest.get(length(rest)?..)?;
+    }
+    length(rest)?;
+    value(rest)
+}
+
 /// Why a logged row cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LoggedError {

@@ -15,16 +15,19 @@ use std::{
     time::Duration,
 };
 
-use campanile_data::{Transforms, logged::LoggedRows};
+use campanile_data::{
+    Transforms,
+    logged::{self, LoggedRows},
+};
 use campanile_kernels::half::f32_from_f16;
 use campanile_spec::{
     Batch,
-    config::{Corrections, Run},
+    config::{Corrections, Only, Run},
     data::DataSpec,
 };
 use campanile_stream::{
     log::{Limit, Log, LogError, Records, Stored},
-    records::{Example, Schemas, Word},
+    records::{Example, Schema, Schemas, Word},
     topics::{EXAMPLES, IMPRESSIONS, WORDS},
 };
 use campanile_train::{
@@ -54,6 +57,8 @@ pub struct Examples {
     embedding_floats: usize,
     /// Whether it trains on examples that come once more, for labels that came late.
     repeats: bool,
+    /// Which examples it trains on; without it, all.
+    only: Option<Only>,
     stop: Arc<Stop>,
     front: Arc<Front>,
 }
@@ -69,6 +74,7 @@ impl Examples {
             listens: run.distil.listens() || !run.follow.is_none(),
             embedding_floats: run.follow.floats_wanted(),
             repeats: run.corrections == Corrections::Train,
+            only: run.only.clone(),
             stop,
             front: Arc::default(),
         }
@@ -96,6 +102,7 @@ impl Stream for Examples {
             labels: Vec::new(),
             words: self.listens.then(|| Words::new(self.tasks.clone(), self.embedding_floats)),
             repeats: self.repeats,
+            only: self.only.clone().map(|only| Chosen { only, places: BTreeMap::new() }),
             records: Records::default(),
             stop: Arc::clone(&self.stop),
             front: Arc::clone(&self.front),
@@ -226,6 +233,47 @@ impl Words {
     }
 }
 
+/// The examples that a job has chosen.
+struct Chosen {
+    only: Only,
+    /// By schema of the columns: where the column stands.
+    places: BTreeMap<u32, usize>,
+}
+
+impl Chosen {
+    /// Whether an example is one of them.
+    fn has(&mut self, log: &dyn Log, known: &mut Schemas, payload: &[u8]) -> Result<bool, String> {
+        let example = Example::decode(payload).or_else(|| Example::decode_late(payload));
+        let (number, row) = columns_of(&example.ok_or("it is no example")?)?;
+        let place = match self.places.get(&number) {
+            Some(place) => *place,
+            None => {
+                let schema = find_columns(log, known, number)?;
+                let place = schema.place(&self.only.column).ok_or_else(|| {
+                    let names = schema.names().join("`, `");
+                    format!("run.only names column `{}`, and the log has `{names}`", self.only.column)
+                })?;
+                self.places.insert(number, place);
+                place
+            }
+        };
+        let value = logged::cell(row, place).map(|raw| raw.shown()).unwrap_or_default();
+        Ok(self.only.values.contains(&value))
+    }
+}
+
+/// The schema of an example's columns, and its row.
+fn columns_of<'a>(example: &Example<'a>) -> Result<(u32, &'a [u8]), String> {
+    let (number, row) = example.features.split_first_chunk().ok_or("it has no features")?;
+    Ok((u32::from_le_bytes(*number), row))
+}
+
+/// The columns of a schema.
+fn find_columns<'a>(log: &dyn Log, known: &'a mut Schemas, number: u32) -> Result<&'a Schema, String> {
+    let schema = known.find(log, IMPRESSIONS, 0, number).map_err(|error| error.to_string())?;
+    schema.ok_or_else(|| format!("its columns, schema {number:08x}, are not known"))
+}
+
 struct ExampleSource {
     log: Arc<dyn Log>,
     rows: LoggedRows,
@@ -240,6 +288,8 @@ struct ExampleSource {
     words: Option<Words>,
     /// Whether examples that come once more are trained on.
     repeats: bool,
+    /// Which examples are trained on, if not all are.
+    only: Option<Chosen>,
     records: Records,
     stop: Arc<Stop>,
     front: Arc<Front>,
@@ -289,15 +339,16 @@ impl ExampleSource {
             }
             for record in records.iter() {
                 // On every rank the same ones are passed over, so all batches are the same.
-                if Example::is_late(record.payload) && !self.repeats {
+                let wrong = |problem: String| {
+                    let offset = record.offset;
+                    TrainError::Stream(format!("topic `{EXAMPLES}`, record {offset}: {problem}"))
+                };
+                if !self.trains_on(record.payload).map_err(wrong)? {
                     mark.next = record.offset + 1;
                     continue;
                 }
                 if own.contains(&count) {
-                    self.take(&record).map_err(|problem| {
-                        let offset = record.offset;
-                        TrainError::Stream(format!("topic `{EXAMPLES}`, record {offset}: {problem}"))
-                    })?;
+                    self.take(&record).map_err(wrong)?;
                 }
                 mark = Mark { next: record.offset + 1, time_ms: mark.time_ms.max(record.time_ms as i64) };
                 count += 1;
@@ -312,6 +363,17 @@ impl ExampleSource {
         self.rows.write(&mut out.samples);
         self.words.iter().for_each(|words| words.write(&mut out.samples));
         Ok(true)
+    }
+
+    /// Whether an example is one that the job trains on.
+    fn trains_on(&mut self, payload: &[u8]) -> Result<bool, String> {
+        if Example::is_late(payload) && !self.repeats {
+            return Ok(false);
+        }
+        match &mut self.only {
+            Some(only) => only.has(&*self.log, &mut self.columns_known, payload),
+            None => Ok(true),
+        }
     }
 
     /// Waits a moment; false when there is no use in it.
@@ -336,12 +398,9 @@ impl ExampleSource {
         if self.task_places.is_empty() {
             self.find_tasks()?;
         }
-        let (number, row) = example.features.split_first_chunk().ok_or("it has no features")?;
-        let number = u32::from_le_bytes(*number);
+        let (number, row) = columns_of(&example)?;
         if self.columns != Some(number) {
-            let schema = self.columns_known.find(&*self.log, IMPRESSIONS, 0, number);
-            let schema = schema.map_err(|error| error.to_string())?;
-            let schema = schema.ok_or_else(|| format!("its columns, schema {number:08x}, are not known"))?;
+            let schema = find_columns(&*self.log, &mut self.columns_known, number)?;
             self.rows.set_columns(schema.names()).map_err(|error| error.to_string())?;
             self.columns = Some(number);
         }

@@ -84,6 +84,21 @@ pub struct Run {
     /// What labels that come after their example teach.
     #[serde(default = "Corrections::before", skip_serializing_if = "Corrections::is_as_before")]
     pub corrections: Corrections,
+    /// Which examples of a stream are trained on; without it, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<Only>,
+}
+
+section! {
+    /// Examples of a stream that are trained on: those of one domain, say. Others are passed over, and the batches are made of
+    /// what is left, in the log's order.
+    #[serde(deny_unknown_fields)]
+    pub struct Only {
+        /// A column of the log, not necessarily one that the model reads.
+        pub column: String,
+        /// The values that are trained on, as they would be written in a text file.
+        pub values: Vec<String>,
+    }
 }
 
 words! {

@@ -136,6 +136,15 @@ pub enum TrainError {
         /// The directory of checkpoints.
         path: PathBuf,
     },
+    /// A choice of examples where there is no stream.
+    #[error(
+        "[run.only] chooses examples of a stream by column `{column}`, and this run trains on files: leave it out, and name \
+         the files that are meant"
+    )]
+    OnlyOnStreams {
+        /// The column.
+        column: String,
+    },
     /// There is nothing to train on.
     #[error("the training split is empty; look at [run.data.split] and process.data.train")]
     NoRows,

@@ -110,6 +110,10 @@ pub fn train_by(
     ranks.check(job, plan, &same::facts(job, prepared, plan))?;
     ranks.together(if prepared.train.row_count() == 0 { Err(TrainError::NoRows) } else { Ok(()) })?;
     ranks.together(check_followed(job, prepared))?;
+    ranks.together(match &job.run.only {
+        Some(only) => Err(TrainError::OnlyOnStreams { column: only.column.clone() }),
+        None => Ok(()),
+    })?;
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
     ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell }.run())

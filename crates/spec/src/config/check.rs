@@ -75,6 +75,11 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
     let sparse = training::sparse(run.sparse)?;
     let dense = training::dense(run.dense)?;
     training::distil(&run.distil, &model)?;
+    if let Some(only) = run.only.as_ref().filter(|only| only.values.is_empty()) {
+        let advice =
+            format!("no example has none of the values of `{}`; name one, or leave it out", only.column);
+        return Err(Problem::value("run.only.values", "[]", advice));
+    }
     at_least("run.evaluate.window_steps", run.evaluate.window_steps, 1)?;
     let run = Run {
         seed: run.seed,
@@ -91,6 +96,7 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
         exchange: run.exchange,
         evaluate: run.evaluate,
         corrections: run.corrections,
+        only: run.only,
     };
     Ok(Job { run, process })
 }

@@ -106,6 +106,7 @@ fn raw_run(run: &Run) -> RawRun {
         exchange: run.exchange,
         evaluate: run.evaluate.clone(),
         corrections: run.corrections,
+        only: run.only.clone(),
     }
 }
 

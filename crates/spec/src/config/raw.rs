@@ -5,7 +5,7 @@
 //! the synthetic world) have one form for both.
 
 use super::{
-    Corrections, Evaluate, ExchangeFormat, Process,
+    Corrections, Evaluate, ExchangeFormat, Only, Process,
     keys::{section, words},
     preset::GivenWorld,
 };
@@ -58,6 +58,8 @@ section! {
         pub evaluate: Evaluate,
         /// What a label that came after its example was written teaches, on a stream.
         pub corrections: Corrections = Corrections::Ignore,
+        /// Which examples of a stream are trained on; absent: all.
+        pub only: Option<Only> = None,
     }
 }
 

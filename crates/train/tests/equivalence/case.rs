@@ -270,6 +270,7 @@ pub fn run_of(case: &Case) -> Run {
         exchange: case.exchange,
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
         corrections: Corrections::Ignore,
+        only: None,
     };
     if let Some((features, floats, kind)) = case.follow {
         let count = features.min(case.features.len());

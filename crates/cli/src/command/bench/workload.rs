@@ -64,6 +64,7 @@ pub fn run(arguments: &TrainBenchArguments) -> Run {
         exchange: ExchangeFormat::default(),
         evaluate: Evaluate { every_steps: 0, samples_max: 0, window_steps: 1 },
         corrections: Corrections::Ignore,
+        only: None,
     }
 }
 
