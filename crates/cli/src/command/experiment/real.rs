@@ -132,7 +132,7 @@ fn ways(settings: &Settings, student: &Job) -> Result<Vec<Way>> {
         ways.push(Way { follow: follow(rate), ..Way::listening(name, Distil::default()) });
         // Adam forgets at a constant rate, and a tenth of AdaGrad's rate is as fast at first.
         let forgetting = Follow { optimizer: ADAM, ..follow(0.1 * rate) };
-        let name = format!("following by Adam, rate {}", forgetting.learning_rate);
+        let name = format!("following by Adam, rate {:.2}", forgetting.learning_rate);
         ways.push(Way { follow: forgetting, ..Way::listening(name, Distil::default()) });
         for &w in &settings.weights {
             let name = format!("auxiliary, w {w}, and following, rate {rate}");
