@@ -1,6 +1,6 @@
 //! The three products of a linear layer, beside this core's own limit measured in the same run.
 //!
-//! Run with `cargo bench -p campanile-kernels --bench gemm`; arguments: `scalar|avx2|avx512` for a lower level,
+//! Run with `cargo bench -p campanile-kernels --bench gemm`; arguments: `scalar|avx2|avx512|pairs` for a lower level,
 //! `bf16` for rounded operands, and any part of a shape's name (`479`) to see only those.
 //!
 //! Every figure is the best of several rounds by this thread's CPU time; peak and products take turns, so a
@@ -31,13 +31,21 @@ const WORK: f64 = 2e7;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let given = |name: &str| arguments.iter().any(|a| a == name);
-    let levels = [("scalar", Level::Scalar), ("avx2", Level::Avx2), ("avx512", Level::Avx512)];
+    let levels = [
+        ("scalar", Level::Scalar),
+        ("avx2", Level::Avx2),
+        ("avx512", Level::Avx512),
+        ("pairs", Level::Avx512Bf16),
+    ];
     let ceiling = levels.into_iter().find(|(name, _)| given(name)).map_or(Level::Amx, |(_, level)| level);
     let isa = Isa::detect().at_most(ceiling);
     let operands = if given("bf16") { Operands::Bf16 } else { Operands::F32 };
-    let words = ["scalar", "avx2", "avx512", "bf16"];
+    let words = ["scalar", "avx2", "avx512", "pairs", "bf16"];
     let filter = arguments.iter().find(|a| !words.contains(&a.as_str()));
-    println!("{:?}, {operands:?} operands; GFLOP/s (share of the f32 peak of the same run)", isa.level());
+    println!(
+        "{:?}, {operands:?} operands; GFLOP/s (share of the peak for such operands in the same run)",
+        isa.level()
+    );
     for rows in [256, 64, 16] {
         let mut layers: Vec<Layer> = MODELS
             .iter()
@@ -49,7 +57,10 @@ fn main() {
         let mut peak = f64::INFINITY;
         for _ in 0..ROUNDS {
             for layer in &mut layers {
-                peak = peak.min(seconds(|| peak::multiply_adds(isa, 20_000)));
+                peak = peak.min(seconds(|| match operands {
+                    Operands::F32 => peak::multiply_adds(isa, 200_000),
+                    Operands::Bf16 => peak::bf16_multiply_adds(isa, 200_000),
+                }));
                 layer.round();
             }
         }

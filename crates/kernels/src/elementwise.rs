@@ -32,7 +32,7 @@ macro_rules! for_every_level {
                 Level::Avx2 => unsafe { avx2($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 | Level::Amx => unsafe { avx512($($argument),*) },
+                Level::Avx512 | Level::Avx512Bf16 | Level::Amx => unsafe { avx512($($argument),*) },
                 _ => plain($($argument),*),
             }
         }

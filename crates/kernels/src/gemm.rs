@@ -6,7 +6,8 @@
 //! **The order of every sum is fixed**: one `f32` accumulator per output element, fused multiply-add, `k` rising,
 //! cut into blocks of [`BLOCK`] that are summed from zero and added in order. So with [`Operands::F32`] the bits
 //! depend neither on the number of rows in a call, nor on tiles and caches, nor on the level of instructions. With
-//! [`Operands::Bf16`] both factors are first rounded to bfloat16 and the same holds, except on AMX (see `amx`).
+//! [`Operands::Bf16`] both factors are first rounded to bfloat16 and the same holds, except that products of pairs
+//! (AVX512_BF16, see `word`) take denormals for zero, and that AMX adds in another order (see `amx`).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -16,6 +17,7 @@ mod panels;
 pub(crate) mod product;
 pub(crate) mod scalar;
 pub(crate) mod tile;
+pub(crate) mod word;
 
 use crate::buffer::Buffer;
 use crate::isa::Isa;

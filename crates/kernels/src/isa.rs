@@ -17,8 +17,15 @@ pub enum Level {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AVX-512 with products of pairs of bfloat16 (AVX512_BF16).
+    Avx512Bf16,
     /// AVX-512 with AMX tiles for bfloat16.
     Amx,
+}
+
+impl Level {
+    /// All levels, slowest first.
+    pub const ALL: [Level; 5] = [Level::Scalar, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 }
 
 impl Isa {
@@ -34,11 +41,7 @@ impl Isa {
     /// Every level that this processor has, slowest first.
     pub fn all() -> Vec<Isa> {
         let best = Isa::detect().0;
-        [Level::Scalar, Level::Avx2, Level::Avx512, Level::Amx]
-            .into_iter()
-            .filter(|l| *l <= best)
-            .map(Isa)
-            .collect()
+        Level::ALL.into_iter().filter(|level| *level <= best).map(Isa).collect()
     }
 
     /// The level it proves.
@@ -67,8 +70,12 @@ fn best_level() -> Level {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
-    if avx512 && amx::granted() && amx::works() {
+    let pairs = avx512 && is_x86_feature_detected!("avx512bf16");
+    // Every processor with tiles multiplies pairs too, and the levels build on one another.
+    if pairs && amx::granted() && amx::works() {
         Level::Amx
+    } else if pairs {
+        Level::Avx512Bf16
     } else if avx512 {
         Level::Avx512
     } else if avx2 {

@@ -97,7 +97,7 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         Level::Avx2 => unsafe { avx2::run(kernel) },
         // SAFETY: as above; the AMX level includes AVX-512.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Amx => unsafe { avx512::run(kernel) },
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => unsafe { avx512::run(kernel) },
         #[cfg(not(target_arch = "x86_64"))]
         level => unreachable!("{level:?} on a processor of another family"),
     }

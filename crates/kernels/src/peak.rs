@@ -4,6 +4,7 @@
 //! both alike.
 #![allow(unsafe_code)]
 
+use crate::gemm::word::{Pair, Whole, Word};
 use crate::isa::{Isa, Level};
 use crate::simd::Vector;
 
@@ -16,22 +17,27 @@ pub fn multiply_adds(isa: Isa, rounds: usize) -> f64 {
         Level::Avx2 => unsafe { avx2(rounds) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx512 | Level::Amx => unsafe { avx512(rounds) },
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => unsafe { avx512(rounds) },
         _ => scalar(rounds),
     }
 }
 
-/// The same for bfloat16 operands: on AMX a product of tiles that never leave the nearest cache, elsewhere the
-/// multiply-adds in `f32` that do the work there.
+/// The same for bfloat16 operands: on AMX a product of tiles that never leave the nearest cache, with AVX512_BF16 products of
+/// pairs, elsewhere the multiply-adds in `f32` that do the work there.
 pub fn bf16_multiply_adds(isa: Isa, rounds: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if let Some(operations) = crate::gemm::near_products(isa, rounds) {
         return operations;
     }
+    #[cfg(target_arch = "x86_64")]
+    if isa.level() == Level::Avx512Bf16 {
+        // SAFETY: an `Isa` of this level proves that the processor has it.
+        return unsafe { pairs(rounds) };
+    }
     multiply_adds(isa, rounds)
 }
 
-/// Twelve chains hide the latency of two pipes of four cycles, with room to spare.
+/// Twelve chains hide the latency of two pipes of four to six cycles, and leave AVX2 registers for the factors.
 const CHAINS: usize = 12;
 
 fn scalar(rounds: usize) -> f64 {
@@ -49,37 +55,44 @@ fn scalar(rounds: usize) -> f64 {
 #[target_feature(enable = "avx2,fma")]
 fn avx2(rounds: usize) -> f64 {
     // SAFETY: this function has the features.
-    unsafe { chains::<crate::simd::Avx2>(rounds) }
+    unsafe { chains::<crate::simd::Avx2, Whole>(rounds) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn avx512(rounds: usize) -> f64 {
     // SAFETY: this function has the features.
-    unsafe { chains::<crate::simd::Avx512>(rounds) }
+    unsafe { chains::<crate::simd::Avx512, Whole>(rounds) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
+fn pairs(rounds: usize) -> f64 {
+    // SAFETY: this function has the features.
+    unsafe { chains::<crate::simd::Avx512, Pair>(rounds) }
 }
 
 /// # Safety
 ///
 /// The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn chains<V: Vector>(rounds: usize) -> f64 {
+unsafe fn chains<V: Vector, W: Word<V>>(rounds: usize) -> f64 {
     // SAFETY: the caller's contract.
     unsafe {
         let (a, b) = (V::splat(std::hint::black_box(0.5)), V::splat(std::hint::black_box(0.25)));
         let mut sums = [V::zero(); CHAINS];
         for _ in 0..rounds {
             for sum in &mut sums {
-                *sum = sum.add_product(a, b);
+                *sum = W::add_product(*sum, a, b);
             }
         }
-        let mut out = [0.0f32; 64];
+        let mut out = [0.0f32; 16];
         for sum in sums {
             sum.store(out.as_mut_ptr());
             std::hint::black_box(&out);
         }
     }
-    (2 * CHAINS * V::LANES * rounds) as f64
+    (2 * CHAINS * V::LANES * W::TERMS * rounds) as f64
 }
 
 #[cfg(test)]
@@ -92,10 +105,11 @@ mod tests {
             let lanes = match isa.level() {
                 Level::Scalar => 1.0,
                 Level::Avx2 => 8.0,
-                Level::Avx512 | Level::Amx => 16.0,
+                Level::Avx512 | Level::Avx512Bf16 | Level::Amx => 16.0,
             };
-            assert_eq!(multiply_adds(isa, 100), 2400.0 * lanes);
-            assert!(bf16_multiply_adds(isa, 100) >= 2400.0 * lanes);
+            let operations = (200 * CHAINS) as f64 * lanes;
+            assert_eq!(multiply_adds(isa, 100), operations);
+            assert!(bf16_multiply_adds(isa, 100) >= operations);
         }
     }
 }

@@ -70,11 +70,10 @@ pub fn compare(comm: &dyn Communicator, facts: &[Fact]) -> Result<(), TrainError
 /// # Errors
 /// When a rank has left.
 pub fn level(comm: &dyn Communicator) -> Result<Isa, TrainError> {
-    const LEVELS: [Level; 4] = [Level::Scalar, Level::Avx2, Level::Avx512, Level::Amx];
     let mine = Isa::detect();
     let all = comm.all_gather(Buffer::of(&[mine.level() as u8]))?;
     let lowest = all.iter().filter_map(|level| level.bytes().first()).min();
-    let ceiling = lowest.and_then(|&level| LEVELS.get(level as usize)).copied();
+    let ceiling = lowest.and_then(|&level| Level::ALL.get(level as usize)).copied();
     Ok(mine.at_most(ceiling.unwrap_or(Level::Scalar)))
 }
 

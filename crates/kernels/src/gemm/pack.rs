@@ -10,6 +10,7 @@
 
 use super::Operands;
 use super::cuts::{Cuts, Piece};
+use super::word::{Pair, Rounded, Whole, Word};
 use crate::matrix::{Matrix, Store};
 use crate::simd::Vector;
 
@@ -39,8 +40,8 @@ pub(crate) struct PackLoops {
     pub from_rows: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
     /// The same for a matrix that lies `[column][k]`.
     pub from_columns: unsafe fn(Layout, Matrix<'_>, &mut [f32]),
-    /// Copies a matrix, rounded to bfloat16, without gaps between its rows.
-    pub rounded: unsafe fn(Matrix<'_>, &mut [f32]),
+    /// Copies a matrix that lies `[row][k]` as words, without gaps between its rows.
+    pub words: unsafe fn(Matrix<'_>, &mut [f32]),
     /// Stores or adds a matrix, rows and columns swapped.
     pub turned: unsafe fn(Matrix<'_>, Store, &mut [f32]),
     /// The sum of each column, from zero, in the order of the rows.
@@ -59,10 +60,10 @@ const COLUMN_CHUNK: usize = 48;
 
 /// # Safety
 ///
-/// The processor has the instructions of `V`.
+/// The processor has the instructions of `V` and `W`.
 #[inline(always)]
-unsafe fn from_rows<V: Vector, const BF16: bool>(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
-    let depth = source.rows();
+unsafe fn from_rows<V: Vector, W: Word<V>>(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+    let depth = source.rows().div_ceil(W::TERMS);
     assert!(packed.len() >= packed_floats(layout, depth), "{} floats for a packed operand", packed.len());
     let Some(widest) = layout.cuts.iter().next() else { return };
     let together = (COLUMN_CHUNK / layout.width(widest).1).max(1);
@@ -74,19 +75,19 @@ unsafe fn from_rows<V: Vector, const BF16: bool>(layout: Layout, source: Matrix<
                 let (first, width) = layout.width(layout.cuts.get(piece));
                 let to = &mut packed[first * depth..][..width * depth];
                 // SAFETY: the caller's contract.
-                unsafe { piece_rows::<V, BF16>(source, first, chunk.clone(), to, width) };
+                unsafe { piece_rows::<V, W>(source, first, chunk.clone(), to, width) };
             }
         }
     }
 }
 
-/// Copies rows `chunk` of the `width` columns from `first` on into a piece, zeros for columns that do not exist.
+/// Copies words `chunk` of the `width` columns from `first` on into a piece, zeros for columns that do not exist.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `V`.
+/// The processor has the instructions of `V` and `W`.
 #[inline(always)]
-unsafe fn piece_rows<V: Vector, const BF16: bool>(
+unsafe fn piece_rows<V: Vector, W: Word<V>>(
     source: Matrix<'_>,
     first: usize,
     chunk: std::ops::Range<usize>,
@@ -94,84 +95,84 @@ unsafe fn piece_rows<V: Vector, const BF16: bool>(
     width: usize,
 ) {
     let registers = width.div_ceil(V::LANES);
+    let first_row = chunk.start * W::TERMS;
+    // The last word may lack its last term.
+    let whole_words = chunk.end.min(source.rows() / W::TERMS) - chunk.start;
     // A register that is wider than the piece reads the neighbour's columns and writes where the next row will
     // be written: fine, but not past the end of either.
     let readable = first + registers * V::LANES <= source.columns();
     let writable = chunk.end * width + registers * V::LANES - width <= piece.len();
-    assert!(chunk.end <= source.rows() && chunk.end * width <= piece.len() && first < source.columns());
+    assert!(first_row + (chunk.len() - 1) * W::TERMS < source.rows() && first < source.columns());
+    assert!(chunk.end * width <= piece.len());
     // SAFETY: `readable` and `writable` cover the fast loops, and `copy` is bounded by what it is told.
     unsafe {
-        let from = source.as_ptr().add(chunk.start * source.stride() + first);
+        let from = source.as_ptr().add(first_row * source.stride() + first);
         let to = piece.as_mut_ptr().add(chunk.start * width);
-        let rows = chunk.len();
+        let fast = readable && writable;
         match registers {
-            1 if readable && writable => registers_down::<V, BF16, 1>(from, source.stride(), to, width, rows),
-            2 if readable && writable => registers_down::<V, BF16, 2>(from, source.stride(), to, width, rows),
-            3 if readable && writable => registers_down::<V, BF16, 3>(from, source.stride(), to, width, rows),
-            _ => {
-                let columns = width.min(source.columns() - first);
-                for k in 0..rows {
-                    let from = from.add(k * source.stride());
-                    copy::<V, BF16>(from, (columns, columns), to.add(k * width), (width, width));
-                }
-            }
+            1 if fast => registers_down::<V, W, 1>(from, source.stride(), to, width, whole_words),
+            2 if fast => registers_down::<V, W, 2>(from, source.stride(), to, width, whole_words),
+            3 if fast => registers_down::<V, W, 3>(from, source.stride(), to, width, whole_words),
+            _ => {}
+        }
+        let columns = width.min(source.columns() - first);
+        for word in if fast && registers <= 3 { whole_words } else { 0 }..chunk.len() {
+            let from = from.add(word * W::TERMS * source.stride());
+            let second = (word < whole_words).then(|| from.wrapping_add(source.stride()));
+            copy::<V, W>(from, second, columns, to.add(word * width), width);
         }
     }
 }
 
-/// Moves `COUNT` registers per row, `rows` times.
+/// Moves `COUNT` registers per word, `words` times.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `V`, and the pointers are good for as much.
+/// The processor has the instructions of `V` and `W`, and the pointers are good for as much.
 #[inline(always)]
-unsafe fn registers_down<V: Vector, const BF16: bool, const COUNT: usize>(
+unsafe fn registers_down<V: Vector, W: Word<V>, const COUNT: usize>(
     from: *const f32,
     from_stride: usize,
     to: *mut f32,
     to_stride: usize,
-    rows: usize,
+    words: usize,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        for k in 0..rows {
+        for k in 0..words {
             for j in 0..COUNT {
-                let value = V::load(from.add(k * from_stride + j * V::LANES));
-                let value = if BF16 { value.round_to_bf16() } else { value };
-                value.store(to.add(k * to_stride + j * V::LANES));
+                let from = from.add(k * W::TERMS * from_stride + j * V::LANES);
+                let first = V::load(from);
+                let second = if W::TERMS == 2 { V::load(from.add(from_stride)) } else { first };
+                W::across(first, second).store(to.add(k * to_stride + j * V::LANES));
             }
         }
     }
 }
 
-/// Copies `columns` floats and zeros up to `width`; may read up to `readable` and write up to `writable`.
+/// Writes the words of `columns` columns, and zeros up to `width`. The second terms are zero where there are none.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `V`, and the pointers are good for as much.
+/// The processor has the instructions of `V` and `W`, and the pointers are good for as much.
 #[inline(always)]
-unsafe fn copy<V: Vector, const BF16: bool>(
+unsafe fn copy<V: Vector, W: Word<V>>(
     from: *const f32,
-    (columns, readable): (usize, usize),
+    second: Option<*const f32>,
+    columns: usize,
     to: *mut f32,
-    (width, writable): (usize, usize),
+    width: usize,
 ) {
     // SAFETY: the caller's contract; every access below is bounded by what it names.
     unsafe {
         for c in (0..width).step_by(V::LANES) {
-            let from = from.wrapping_add(c);
-            let whole = c + V::LANES <= readable && columns >= width;
-            let value = if whole {
-                V::load(from)
-            } else {
-                V::load_first(from, columns.saturating_sub(c).min(V::LANES))
+            let lanes = columns.saturating_sub(c).min(V::LANES);
+            let first = V::load_first(from.wrapping_add(c), lanes);
+            let second = match second {
+                Some(second) if W::TERMS == 2 => V::load_first(second.wrapping_add(c), lanes),
+                _ => V::zero(),
             };
-            let value = if BF16 { value.round_to_bf16() } else { value };
-            if c + V::LANES <= writable {
-                value.store(to.add(c));
-            } else {
-                value.store_first(to.add(c), width - c);
-            }
+            W::across(first, second).store_first(to.add(c), (width - c).min(V::LANES));
         }
     }
 }
@@ -181,35 +182,32 @@ const SQUARE: usize = 8;
 
 /// # Safety
 ///
-/// The processor has AVX2.
+/// The processor has AVX2 and the instructions of `W`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn from_columns<const BF16: bool>(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
+unsafe fn from_columns<V: Vector, W: Word<V>>(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
     use crate::simd::Avx2;
-    let depth = source.columns();
+    let depth = source.columns().div_ceil(W::TERMS);
     assert!(packed.len() >= packed_floats(layout, depth), "{} floats for a packed operand", packed.len());
     assert!(layout.unit.is_multiple_of(SQUARE));
     for piece in layout.cuts.iter() {
         let (first, width) = layout.width(piece);
         let panel = &mut packed[first * depth..][..width * depth];
         for k in (0..depth).step_by(SQUARE) {
-            let terms = SQUARE.min(depth - k);
+            let words = SQUARE.min(depth - k);
+            let terms = (SQUARE * W::TERMS).min(source.columns() - k * W::TERMS);
             for j in (0..width).step_by(SQUARE) {
                 // SAFETY: rows that exist are read up to their end, and the panel is written inside `width *
-                // depth`, whose every square is whole in `j` and has `terms` rows in `k`.
+                // depth`, whose every square is whole in `j` and has `words` rows in `k`.
                 unsafe {
                     let mut rows = [Avx2::zero(); SQUARE];
                     let present = source.rows().saturating_sub(first + j).min(SQUARE);
                     // A loop and not `array::from_fn`: a closure that is not inlined loses the target features.
                     for (i, row) in rows.iter_mut().enumerate().take(present) {
-                        let from = source.row(first + j + i)[k..].as_ptr();
-                        *row = if terms == SQUARE { Avx2::load(from) } else { Avx2::load_first(from, terms) };
-                        if BF16 {
-                            *row = row.round_to_bf16();
-                        }
+                        *row = W::eight(source.row(first + j + i)[k * W::TERMS..].as_ptr(), terms);
                     }
                     let columns = Avx2::transpose(rows);
-                    for (i, column) in columns.into_iter().enumerate().take(terms) {
+                    for (i, column) in columns.into_iter().enumerate().take(words) {
                         column.store(panel.as_mut_ptr().add((k + i) * width + j));
                     }
                 }
@@ -220,16 +218,30 @@ unsafe fn from_columns<const BF16: bool>(layout: Layout, source: Matrix<'_>, pac
 
 /// # Safety
 ///
-/// The processor has the instructions of `V`.
+/// The processor has the instructions of `V` and `W`.
 #[inline(always)]
-unsafe fn rounded<V: Vector>(source: Matrix<'_>, target: &mut [f32]) {
+unsafe fn words<V: Vector, W: Word<V>>(source: Matrix<'_>, target: &mut [f32]) {
     let columns = source.columns();
-    assert!(target.len() >= source.rows() * columns);
+    let words = columns.div_ceil(W::TERMS);
+    assert!(target.len() >= source.rows() * words);
     for r in 0..source.rows() {
-        let to = &mut target[r * columns..][..columns];
-        // SAFETY: both rows are `columns` long.
+        let (from, to) = (source.row(r).as_ptr(), target[r * words..][..words].as_mut_ptr());
+        // SAFETY: both rows are as long as said, and `load` and `store` stay below that.
         unsafe {
-            copy::<V, true>(source.row(r).as_ptr(), (columns, columns), to.as_mut_ptr(), (columns, columns));
+            for word in (0..words).step_by(V::LANES) {
+                let terms = columns - word * W::TERMS;
+                let load = |start: usize| {
+                    let from = from.wrapping_add(word * W::TERMS + start);
+                    let lanes = terms.saturating_sub(start).min(V::LANES);
+                    if lanes == V::LANES { V::load(from) } else { V::load_first(from, lanes) }
+                };
+                let first = load(0);
+                let values = W::along(first, if W::TERMS == 2 { load(V::LANES) } else { first });
+                match words - word {
+                    left if left < V::LANES => values.store_first(to.add(word), left),
+                    _ => values.store(to.add(word)),
+                }
+            }
         }
     }
 }
@@ -296,21 +308,21 @@ unsafe fn column_sums<V: Vector>(source: Matrix<'_>, store: Store, target: &mut 
 }
 
 macro_rules! pack_loops {
-    ($name:ident, $vector:ty, $features:literal) => {
+    ($name:ident, $vector:ty, $bf16:ty, $features:literal) => {
         pub(crate) mod $name {
             use super::*;
 
             pub(crate) static LOOPS: PackLoops =
-                PackLoops { from_rows, from_columns, rounded, turned, column_sums };
+                PackLoops { from_rows, from_columns, words, turned, column_sums };
 
             // SAFETY of the five: each has the features, and hands the rest of its contract on.
             #[target_feature(enable = $features)]
             unsafe fn from_rows(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
                 match layout.operands {
                     // SAFETY: as above.
-                    Operands::F32 => unsafe { super::from_rows::<$vector, false>(layout, source, packed) },
+                    Operands::F32 => unsafe { super::from_rows::<$vector, Whole>(layout, source, packed) },
                     // SAFETY: as above.
-                    Operands::Bf16 => unsafe { super::from_rows::<$vector, true>(layout, source, packed) },
+                    Operands::Bf16 => unsafe { super::from_rows::<$vector, $bf16>(layout, source, packed) },
                 }
             }
 
@@ -318,16 +330,18 @@ macro_rules! pack_loops {
             unsafe fn from_columns(layout: Layout, source: Matrix<'_>, packed: &mut [f32]) {
                 match layout.operands {
                     // SAFETY: as above.
-                    Operands::F32 => unsafe { super::from_columns::<false>(layout, source, packed) },
+                    Operands::F32 => unsafe { super::from_columns::<$vector, Whole>(layout, source, packed) },
                     // SAFETY: as above.
-                    Operands::Bf16 => unsafe { super::from_columns::<true>(layout, source, packed) },
+                    Operands::Bf16 => unsafe {
+                        super::from_columns::<$vector, $bf16>(layout, source, packed)
+                    },
                 }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn rounded(source: Matrix<'_>, target: &mut [f32]) {
+            unsafe fn words(source: Matrix<'_>, target: &mut [f32]) {
                 // SAFETY: as above.
-                unsafe { super::rounded::<$vector>(source, target) }
+                unsafe { super::words::<$vector, $bf16>(source, target) }
             }
 
             #[target_feature(enable = $features)]
@@ -346,6 +360,8 @@ macro_rules! pack_loops {
 }
 
 #[cfg(target_arch = "x86_64")]
-pack_loops!(avx2, crate::simd::Avx2, "avx2,fma");
+pack_loops!(avx2, crate::simd::Avx2, Rounded, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-pack_loops!(avx512, crate::simd::Avx512, "avx512f,avx512dq,avx2,fma");
+pack_loops!(avx512, crate::simd::Avx512, Rounded, "avx512f,avx512dq,avx2,fma");
+#[cfg(target_arch = "x86_64")]
+pack_loops!(pairs, crate::simd::Avx512, Pair, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");

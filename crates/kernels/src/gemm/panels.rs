@@ -7,7 +7,7 @@
 
 use super::pack::packed_floats;
 use super::product::{Ending, Left, SHALLOW, multiply};
-use super::tile::{TileLoops, loops_of};
+use super::tile::{TileLoops, loops_for};
 use super::{Activation, BLOCK, Operands, Scratch};
 use crate::buffer::Buffer;
 use crate::isa::Isa;
@@ -41,7 +41,7 @@ pub(super) struct Panels {
 impl Panels {
     /// Panels for a level that has tile loops; the plain level has none.
     pub(super) fn new(isa: Isa, operands: Operands) -> Option<Panels> {
-        let loops = loops_of(isa)?;
+        let loops = loops_for(isa, operands)?;
         Some(Panels { loops, operands, forward: Buffer::default(), backward: Buffer::default() })
     }
 
@@ -57,9 +57,9 @@ impl Panels {
         let backward = self.loops.panels(self.operands, inputs);
         // SAFETY: `Panels::new` checked the level.
         unsafe {
-            let room = self.forward.room(packed_floats(forward, inputs));
+            let room = self.forward.room(packed_floats(forward, self.loops.words(inputs)));
             (self.loops.pack.from_columns)(forward, weights, room);
-            let room = self.backward.room(packed_floats(backward, outputs));
+            let room = self.backward.room(packed_floats(backward, self.loops.words(outputs)));
             (self.loops.pack.from_rows)(backward, weights, room);
         }
     }
@@ -132,7 +132,7 @@ impl Panels {
         store: Store,
         mut c: MatrixMut<'_>,
     ) {
-        let (depth, columns) = (a.rows(), b.columns());
+        let (depth, columns) = (self.loops.words(a.rows()), b.columns());
         let left =
             if self.operands == Operands::F32 && depth <= SHALLOW && !a.stride().is_multiple_of(CROWDED) {
                 Left::Across(a)
@@ -171,9 +171,10 @@ impl Panels {
         if self.operands == Operands::F32 {
             return x;
         }
-        let room = room.room(x.rows() * x.columns());
+        let words = self.loops.words(x.columns());
+        let room = room.room(x.rows() * words);
         // SAFETY: `Panels::new` checked the level.
-        unsafe { (self.loops.pack.rounded)(x, room) };
-        Matrix::new(room, x.rows(), x.columns(), x.columns())
+        unsafe { (self.loops.pack.words)(x, room) };
+        Matrix::new(room, x.rows(), words, words)
     }
 }

@@ -113,8 +113,9 @@ pub(crate) unsafe fn multiply(
     if depth == 0 && ending.store == Store::Replace {
         (0..rows).for_each(|r| c.row(r).fill(0.0)); // The empty sum; only a gradient over no samples has one.
     }
-    for k in (0..depth).step_by(BLOCK) {
-        let terms = Piece { start: k, length: BLOCK.min(depth - k) };
+    let block = loops.words(BLOCK);
+    for k in (0..depth).step_by(block) {
+        let terms = Piece { start: k, length: block.min(depth - k) };
         let near = |length_max: usize| (GROUP_BYTES / (4 * terms.length * length_max)).max(1);
         // SAFETY of both walks: the asserts above, and the cuts stay inside rows, columns and depth.
         if terms.length <= SHALLOW {

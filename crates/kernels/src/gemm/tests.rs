@@ -75,15 +75,20 @@ fn run(isa: Isa, case: Case) -> Results {
 
 fn every_level_matches(case: Case) {
     let want = run(Isa::SCALAR, case);
-    for isa in levels(case.operands) {
+    for isa in levels(case.operands, case.kind) {
         assert_eq!(run(isa, case), want, "{isa:?} {case:?}");
     }
 }
 
-/// The levels that promise the twin's bits: AMX does so for `f32` operands only.
-fn levels(operands: Operands) -> Vec<Isa> {
-    let all = Isa::all().into_iter();
-    all.filter(|isa| operands == Operands::F32 || isa.level() < Level::Amx).collect()
+/// The levels that promise the twin's bits: AMX does so for `f32` operands only, and products of bfloat16 pairs take
+/// denormals for zero.
+fn levels(operands: Operands, kind: Kind) -> Vec<Isa> {
+    let promises = |isa: &Isa| match (operands, kind) {
+        (Operands::F32, _) => true,
+        (Operands::Bf16, Kind::Tiny) => isa.level() < Level::Avx512Bf16,
+        (Operands::Bf16, _) => isa.level() < Level::Amx,
+    };
+    Isa::all().into_iter().filter(promises).collect()
 }
 
 fn any_operands() -> impl Strategy<Value = Operands> {
@@ -109,7 +114,7 @@ proptest! {
     ) {
         let x = values(seed.into(), Kind::Plain, rows * inputs);
         let w = values(u64::from(seed) + 1, Kind::Plain, inputs * outputs);
-        for isa in levels(Operands::Bf16) {
+        for isa in levels(Operands::Bf16, Kind::Plain) {
             let mut layer = Linear::new(isa, Operands::Bf16, inputs, outputs);
             layer.pack(&w);
             let forward = |x: &[f32]| {
@@ -137,27 +142,44 @@ fn every_level_gives_the_twins_bits_on_the_shapes_of_models() {
     }
     // Narrow and wide, with enough samples that the gradient of the weights is computed turned.
     for (rows, inputs, outputs) in [(130, 13, 77), (100, 20, 81), (97, 1, 5)] {
-        every_level_matches(Case {
-            rows,
-            inputs,
-            outputs,
-            gap: 1,
-            seed: 7,
-            kind: Kind::Plain,
-            operands: Operands::F32,
-        });
+        for operands in [Operands::F32, Operands::Bf16] {
+            every_level_matches(Case { rows, inputs, outputs, gap: 1, seed: 7, kind: Kind::Plain, operands });
+        }
     }
     // The gradient of the weights sums over samples, so its blocks are blocks of rows.
-    let rows = 2 * BLOCK + 3;
-    every_level_matches(Case {
-        rows,
-        inputs: 9,
-        outputs: 7,
-        gap: 0,
-        seed: 6,
-        kind: Kind::Plain,
-        operands: Operands::F32,
-    });
+    let (rows, inputs, outputs) = (2 * BLOCK + 3, 9, 7);
+    for operands in [Operands::F32, Operands::Bf16] {
+        every_level_matches(Case { rows, inputs, outputs, gap: 0, seed: 6, kind: Kind::Plain, operands });
+    }
+}
+
+/// Products of pairs: an odd number of terms, the order inside a pair, and denormals, which count as zero.
+#[test]
+fn pairs_of_bfloat16_add_one_product_after_the_other() {
+    let sum = |isa: Isa, x: &[f32], w: &[f32]| {
+        let mut layer = Linear::new(isa, Operands::Bf16, x.len(), 1);
+        layer.pack(w);
+        let mut y = [7.0];
+        let to = MatrixMut::contiguous(&mut y, 1);
+        layer.forward(
+            &mut Scratch::default(),
+            Matrix::contiguous(x, x.len()),
+            None,
+            Activation::Identity,
+            to,
+        );
+        y[0]
+    };
+    for isa in Isa::all().into_iter().filter(|isa| isa.level() == Level::Avx512Bf16) {
+        // 2^25 + 1 is 2^25, so the order shows.
+        let large = 2f32.powi(25);
+        assert_eq!(sum(isa, &[large, 1.0, -large], &[1.0; 3]), 0.0);
+        assert_eq!(sum(isa, &[1.0, large, -large], &[1.0; 3]), 0.0);
+        assert_eq!(sum(isa, &[large, -large, 1.0], &[1.0; 3]), 1.0);
+        let tiny = f32::MIN_POSITIVE / 2.0;
+        assert_eq!(sum(isa, &[tiny, tiny], &[1.0; 2]), 0.0);
+        assert_eq!(sum(Isa::SCALAR, &[tiny, tiny], &[1.0; 2]), f32::MIN_POSITIVE);
+    }
 }
 
 /// The twin itself against sums in `f64`.

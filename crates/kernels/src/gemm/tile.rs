@@ -20,6 +20,7 @@ use super::Operands;
 use super::cuts::Cuts;
 use super::pack::{self, Layout, PackLoops};
 use super::product::Ending;
+use super::word::{Pair, Whole, Word};
 use crate::isa::{Isa, Level};
 use crate::matrix::MatrixMut;
 use crate::simd::Vector;
@@ -109,6 +110,8 @@ pub(crate) type TileLoop = unsafe fn(&Tiles);
 #[derive(Debug)]
 pub(crate) struct TileLoops {
     pub lanes: usize,
+    /// Terms of a sum that a word of an operand holds. Depths of packed operands count words.
+    pub terms: usize,
     pub rows_max: usize,
     pub registers_max: usize,
     pub in_place: &'static [&'static [TileLoop]],
@@ -119,20 +122,34 @@ pub(crate) struct TileLoops {
     pub finish_row: unsafe fn(&Tiles, usize),
 }
 
-/// The tile loops of a level; the plain level has none. An [`Isa`] proves that the processor can run them.
+/// The tile loops of a level for `f32` words; the plain level has none. An [`Isa`] proves that the processor can run them.
 pub(crate) fn loops_of(isa: Isa) -> Option<&'static TileLoops> {
     match isa.level() {
         Level::Scalar => None,
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => Some(&avx2::LOOPS),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Amx => Some(&avx512::LOOPS),
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => Some(&avx512::LOOPS),
         #[cfg(not(target_arch = "x86_64"))]
         _ => None,
     }
 }
 
+/// The tile loops of a level for a product's operands.
+pub(crate) fn loops_for(isa: Isa, operands: Operands) -> Option<&'static TileLoops> {
+    match (isa.level(), operands) {
+        #[cfg(target_arch = "x86_64")]
+        (Level::Avx512Bf16 | Level::Amx, Operands::Bf16) => Some(&pairs::LOOPS),
+        _ => loops_of(isa),
+    }
+}
+
 impl TileLoops {
+    /// Words that this many terms take.
+    pub(crate) fn words(&self, terms: usize) -> usize {
+        terms.div_ceil(self.terms)
+    }
+
     /// Panels of a right operand with this many columns; their pieces count registers.
     pub(crate) fn panels(&self, operands: Operands, columns: usize) -> Layout {
         let cuts = Cuts::new(columns.div_ceil(self.lanes), self.registers_max);
@@ -168,30 +185,38 @@ fn next_term<const MR: usize, const LAYOUT: usize>(a_stride: usize) -> usize {
 ///
 /// As for [`TileLoop`].
 #[inline(always)]
-unsafe fn run<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(tiles: &Tiles) {
+unsafe fn run<V: Vector, W: Word<V>, const MR: usize, const NV: usize, const LAYOUT: usize>(tiles: &Tiles) {
     let mut now = *tiles;
     let (mut coming, end) = (now.next_b, now.next_b.wrapping_add(now.next_floats));
     for _ in 0..tiles.count {
         // SAFETY: the caller's contract covers every tile of the run; B is padded to whole registers.
         unsafe {
-            for i in 0..MR {
-                V::prefetch(now.c.wrapping_add(i * now.c_stride));
+            let result = |line: usize| now.c.wrapping_add(line / NV * now.c_stride + line % NV * V::LANES);
+            // The result's lines are asked for one by one while the sums are made: all at once they would be in one
+            // another's way. Where the sums are short there is no time for that.
+            let steps = now.depth / UNROLL;
+            let spread = steps >= MR * NV;
+            if !spread {
+                (0..MR * NV).for_each(|line| V::prefetch(result(line)));
             }
             let mut sums = [[V::zero(); NV]; MR];
             let (mut a, mut b) = (now.a, now.b);
-            for _ in 0..now.depth / UNROLL {
+            for step in 0..steps {
+                if spread && step < MR * NV {
+                    V::prefetch(result(step));
+                }
                 if coming < end {
                     V::prefetch_near(coming);
                     coming = coming.wrapping_add(LINE);
                 }
                 for k in 0..UNROLL {
-                    term::<V, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
+                    term::<V, W, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
                 }
                 a = a.add(UNROLL * next_term::<MR, LAYOUT>(now.a_stride));
                 b = b.add(UNROLL * NV * V::LANES);
             }
             for k in 0..now.depth % UNROLL {
-                term::<V, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
+                term::<V, W, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
             }
             if now.columns >= NV * V::LANES {
                 finish::<V, MR, NV, true>(&now, sums);
@@ -218,7 +243,7 @@ const AHEAD: usize = 16;
 ///
 /// As for [`TileLoop`].
 #[inline(always)]
-unsafe fn term<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>(
+unsafe fn term<V: Vector, W: Word<V>, const MR: usize, const NV: usize, const LAYOUT: usize>(
     sums: &mut [[V; NV]; MR],
     a: *const f32,
     a_stride: usize,
@@ -233,7 +258,7 @@ unsafe fn term<V: Vector, const MR: usize, const NV: usize, const LAYOUT: usize>
             let row = if LAYOUT == ALONG { i * a_stride } else { i };
             let left = V::splat(*a.add(row + k * next_term::<MR, LAYOUT>(a_stride)));
             for (sum, right) in sums.iter_mut().zip(right) {
-                *sum = sum.add_product(left, right);
+                *sum = W::add_product(*sum, left, right);
             }
         }
     }
@@ -364,26 +389,26 @@ pub(crate) unsafe fn finish_sums(
 }
 
 macro_rules! tile_loops {
-    ($name:ident, $vector:ty, $features:literal, rows $rows:literal: $($mr:literal)*, registers $registers:literal: $($nv:literal)*) => {
+    ($name:ident, $vector:ty, $word:ty, $features:literal, rows $rows:literal: $($mr:literal)*, registers $registers:literal: $($nv:literal)*) => {
         pub(crate) mod $name {
             use super::*;
 
             #[target_feature(enable = $features)]
             unsafe fn in_place<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, ALONG>(tiles) }
+                unsafe { run::<$vector, $word, MR, NV, ALONG>(tiles) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn packed<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, PACKED>(tiles) }
+                unsafe { run::<$vector, $word, MR, NV, PACKED>(tiles) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn across<const MR: usize, const NV: usize>(tiles: &Tiles) {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, MR, NV, ACROSS>(tiles) }
+                unsafe { run::<$vector, $word, MR, NV, ACROSS>(tiles) }
             }
 
             #[target_feature(enable = $features)]
@@ -392,12 +417,13 @@ macro_rules! tile_loops {
                 unsafe { stored_row::<$vector>(tiles, registers) }
             }
 
-            tile_loops!(@table $name, $vector, $rows, $registers, [$($mr)*] $($nv)*);
+            tile_loops!(@table $name, $vector, $word, $rows, $registers, [$($mr)*] $($nv)*);
         }
     };
-    (@table $name:ident, $vector:ty, $rows:literal, $registers:literal, $mrs:tt $($nv:literal)*) => {
+    (@table $name:ident, $vector:ty, $word:ty, $rows:literal, $registers:literal, $mrs:tt $($nv:literal)*) => {
         pub(crate) static LOOPS: TileLoops = TileLoops {
             lanes: <$vector>::LANES,
+            terms: <$word as Word<$vector>>::TERMS,
             rows_max: $rows,
             registers_max: $registers,
             in_place: &[$(tile_loops!(@row in_place $nv $mrs)),*],
@@ -411,6 +437,8 @@ macro_rules! tile_loops {
 }
 
 #[cfg(target_arch = "x86_64")]
-tile_loops!(avx2, crate::simd::Avx2, "avx2,fma", rows 6: 1 2 3 4 5 6, registers 2: 1 2);
+tile_loops!(avx2, crate::simd::Avx2, Whole, "avx2,fma", rows 6: 1 2 3 4 5 6, registers 2: 1 2);
 #[cfg(target_arch = "x86_64")]
-tile_loops!(avx512, crate::simd::Avx512, "avx512f,avx512dq", rows 8: 1 2 3 4 5 6 7 8, registers 3: 1 2 3);
+tile_loops!(avx512, crate::simd::Avx512, Whole, "avx512f,avx512dq", rows 8: 1 2 3 4 5 6 7 8, registers 3: 1 2 3);
+#[cfg(target_arch = "x86_64")]
+tile_loops!(pairs, crate::simd::Avx512, Pair, "avx512f,avx512dq,avx512bf16", rows 8: 1 2 3 4 5 6 7 8, registers 3: 1 2 3);

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// One `ymm` register.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(__m256);
+pub(crate) struct Avx2(pub(super) __m256);
 
 /// A sliding window over this gives a mask of any number of leading lanes.
 static LEADING: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// One `zmm` register.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(__m512);
+pub(crate) struct Avx512(pub(super) __m512);
 
 /// Lanes below `count`.
 #[inline(always)]
