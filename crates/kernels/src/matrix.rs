@@ -151,6 +151,13 @@ impl<'a> MatrixMut<'a> {
         MatrixMut { data: self.data, rows: self.rows, columns: self.columns, stride: self.stride }
     }
 
+    /// Rows `first..first + rows`, lent for one call.
+    pub fn rows_from(&mut self, first: usize, rows: usize) -> MatrixMut<'_> {
+        assert!(first + rows <= self.rows, "rows {first}..{} of {}", first + rows, self.rows);
+        let start = (first * self.stride).min(self.data.len());
+        MatrixMut::new(&mut self.data[start..], rows, self.columns, self.stride)
+    }
+
     /// Columns `first..first + columns` of every row, lent for one call.
     pub fn columns_from(&mut self, first: usize, columns: usize) -> MatrixMut<'_> {
         assert!(first + columns <= self.columns, "columns {first}..{} of {}", first + columns, self.columns);

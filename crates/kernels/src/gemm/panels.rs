@@ -26,6 +26,9 @@ fn is_turned(samples: usize, inputs: usize, outputs: usize) -> bool {
 /// cannot hold them together: such a left operand is packed even where few terms make that dear.
 const CROWDED: usize = 512;
 
+/// Bytes of a left operand that are rounded before they are multiplied: they stay in a small second-level cache.
+const ROUNDED_BYTES: usize = 192 * 1024;
+
 /// Panels that are packed together just before their use: their rows are then long enough to be read ahead.
 const PANELS_NEAR: usize = 6;
 
@@ -74,9 +77,7 @@ impl Panels {
         y: MatrixMut<'_>,
     ) {
         let ending = Ending { bias, relu: activation == Activation::Relu, ..Ending::plain(Store::Replace) };
-        let x = self.rounded(&mut scratch.left, x);
-        // SAFETY: `Panels::new` checked the level.
-        unsafe { multiply(self.loops, Left::InPlace(x), self.forward.floats(), ending, y) }
+        self.along(scratch, x, self.forward.floats(), ending, y);
     }
 
     /// See [`super::Linear::backward_data`].
@@ -88,10 +89,34 @@ impl Panels {
         store: Store,
         dx: MatrixMut<'_>,
     ) {
-        let ending = Ending { mask, ..Ending::plain(store) };
-        let dy = self.rounded(&mut scratch.left, dy);
-        // SAFETY: `Panels::new` checked the level.
-        unsafe { multiply(self.loops, Left::InPlace(dy), self.backward.floats(), ending, dx) }
+        self.along(scratch, dy, self.backward.floats(), Ending { mask, ..Ending::plain(store) }, dx);
+    }
+
+    /// `c = a b`, and what `ending` adds to that, with `b` packed.
+    ///
+    /// Where `a` must be rounded first, that goes by a few rows at a time, which are still near when they are multiplied.
+    fn along(
+        &self,
+        scratch: &mut Scratch,
+        a: Matrix<'_>,
+        b: &[f32],
+        ending: Ending<'_>,
+        mut c: MatrixMut<'_>,
+    ) {
+        let words = self.loops.words(a.columns());
+        let together = match self.operands {
+            Operands::F32 => a.rows(),
+            Operands::Bf16 => (ROUNDED_BYTES / (4 * words)).next_multiple_of(self.loops.rows_max),
+        };
+        for first in (0..a.rows()).step_by(together.max(1)) {
+            let rows = together.min(a.rows() - first);
+            let mask = ending.mask.map(|mask| mask.rows_from(first, rows));
+            let a = self.rounded(&mut scratch.left, a.rows_from(first, rows));
+            // SAFETY: `Panels::new` checked the level.
+            unsafe {
+                multiply(self.loops, Left::InPlace(a), b, Ending { mask, ..ending }, c.rows_from(first, rows))
+            }
+        }
     }
 
     /// See [`super::Linear::backward_weights`].
