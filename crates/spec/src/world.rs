@@ -4,7 +4,7 @@
 //! the best possible result. All strengths are in units of the logit: `signal.main = 0.8` means that the part
 //! of the true logit owed to single ids has standard deviation 0.8. `docs/world.md` gives every formula.
 //!
-//! This file says what a world is, [`check`] what it may be; `data::world` turns it into samples.
+//! This file says what a world is, `check` what it may be; `data::world` turns it into samples.
 
 mod check;
 mod ready;
