@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the kernels' tests and four small trainings on an emulated processor with AVX-512, and on one with AMX too.
-# Usage: bench/emulated/run.sh [avx512] [amx] [refused]      (all without an argument; README.md says what it needs)
+# Runs the kernels' tests and four small trainings on emulated processors with AVX-512, with AVX512_BF16 and with AMX too.
+# Usage: bench/emulated/run.sh [avx512] [pairs] [amx] [refused]      (all without an argument; README.md says what it needs)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 project=$(cd "$here/../.." && pwd)
@@ -139,13 +139,14 @@ mkdir host
 (cd host && jobs=$work/guest PATH=$work/guest/bin:$PATH sh "$here/trainings") >host/said.txt
 host_level=$(guest/bin/levels | awk '{ print $NF }')
 failed=0
-[ $# -gt 0 ] || set -- avx512 amx refused
+[ $# -gt 0 ] || set -- avx512 pairs amx refused
 for name in "$@"; do
   case $name in
     avx512) features="" words="" last=Avx512 ;;
-    amx) features="amx,amx_bf16" words="" last=Amx ;;
-    refused) features="amx,amx_bf16" words="clearcpuid=amx_tile levels_only" last=Avx512 ;;
-    *) echo "unknown: $name; known are avx512, amx and refused" >&2; exit 2 ;;
+    pairs) features="avx512bf16" words="" last=Avx512Bf16 ;;
+    amx) features="avx512bf16,amx,amx_bf16" words="" last=Amx ;;
+    refused) features="avx512bf16,amx,amx_bf16" words="clearcpuid=amx_tile levels_only" last=Avx512Bf16 ;;
+    *) echo "unknown: $name; known are avx512, pairs, amx and refused" >&2; exit 2 ;;
   esac
   echo "$name: running"
   boot "$name" "$features" "$words"
