@@ -4,7 +4,7 @@
     bench/quality/towers.py [DATA_FOLDER] [--campanile PROGRAM] [--parts groups,ne,choose,real]
 
 `groups`: `campanile towers` on synthetic worlds of several seeds, each with hidden groups of its own: the adjusted Rand index
-of the learned towers to them. `ne`: NE on the test rows of the flat model and of towers at compression ratio 4, learned
+of the learned towers to them. `ne`: NE on the test rows of the flat model and of towers at compression ratio 4 (or `--compression`), learned
 (coherent and diverse), dealt round robin, and dealt at random; all of a seed on the same rows. `real`: AUC of them on real
 logs in DATA_FOLDER (README.md says which; this part needs the packages numpy and pyarrow). `choose`: validation AUC by learning
 rates, for those logs whose rates are then fixed in towers_data.py. Prints Markdown tables.
@@ -55,7 +55,6 @@ NETWORKS = {
 }
 
 WORLD_TOWERS = 8
-COMPRESSION = 4
 KINDS = ["learned", "diverse", "round robin", "random"]
 
 
@@ -88,10 +87,10 @@ class Campanile:
         return self.scores(job)["test"]
 
 
-def section(partition, names, dim):
-    """The job's section for a partition: in every tower a cross layer on its vectors, then a projection to a quarter of
+def section(given, partition, names, dim):
+    """The job's section for a partition: in every tower a cross layer on its vectors, then a projection to a part of
     their floats."""
-    lines = [f'[run.towers]\nmodule = {{ kind = "cross", layers = 1, width = {dim // COMPRESSION} }}']
+    lines = [f'[run.towers]\nmodule = {{ kind = "cross", layers = 1, width = {dim // given.compression} }}']
     for tower in range(max(partition) + 1):
         own = json.dumps([name for name, of in zip(names, partition) if of == tower])
         lines.append(f'[[run.towers.tower]]\nname = "t{tower}"\nfeatures = {own}\n')
@@ -127,7 +126,7 @@ def groups(campanile, given):
 
 
 def world(given, seed, towers=""):
-    network = NETWORKS[given.model].format(width=given.dim // COMPRESSION if towers else given.dim)
+    network = NETWORKS[given.model].format(width=given.dim // given.compression if towers else given.dim)
     return WORLD.format(**{**vars(given), "seed": seed, "network": network, "towers": towers})
 
 
@@ -141,7 +140,7 @@ def quality(campanile, given):
         rows["flat"].append(flat["ne"])
         for name, partition in kinds.items():
             if name in rows:
-                rows[name].append(campanile.test(world(given, seed, section(partition, names, given.dim)))["ne"])
+                rows[name].append(campanile.test(world(given, seed, section(given, partition, names, given.dim)))["ne"])
         print(f"seed {seed}: " + ", ".join(f"{name} {values[-1]:.5f}" for name, values in rows.items()), flush=True)
     print("\n| model | NE | over flat, in % | over learned towers, in % |\n|---|---|---|---|")
     for name, values in rows.items():
@@ -162,7 +161,7 @@ def real(campanile, given):
             flat = network(given, log, "")
             names, kinds = partitions(campanile, log.job(seed, flat), log.towers, seed)
             for name, values in rows.items():
-                towers = "" if name == "flat" else section(kinds[name], names, log.dim)
+                towers = "" if name == "flat" else section(given, kinds[name], names, log.dim)
                 tried = [scores(campanile, given, log, seed, towers, rates) for rates in log.setting.rates(name == "flat")]
                 # By the validation rows alone; of one set of rates there is nothing to choose.
                 values.append(min(tried, key=lambda one: one["valid"]["ne"])["test"]["auc"])
@@ -174,7 +173,7 @@ def real(campanile, given):
 
 
 def network(given, log, towers):
-    return NETWORKS[given.model].format(width=log.dim // COMPRESSION if towers else log.dim)
+    return NETWORKS[given.model].format(width=log.dim // given.compression if towers else log.dim)
 
 
 def scores(campanile, given, log, seed, towers, rates):
@@ -202,7 +201,7 @@ def choose(campanile, given):
             for seed in range(given.choose_seed, given.choose_seed + given.choose_seeds):
                 if seed not in learned:
                     report = campanile.learn(log.job(seed, network(given, log, "")), log.towers)
-                    learned[seed] = section(report["towers"], report["features"], log.dim)
+                    learned[seed] = section(given, report["towers"], report["features"], log.dim)
                 for name, towers in (("flat", ""), ("learned", learned[seed])):
                     found[name].append(scores(campanile, given, log, seed, towers, rates)["valid"]["auc"])
             cells = [log.name, f"{rates.row}, {rates.dense}", *(spread(found[name], 4) for name in ("flat", "learned"))]
@@ -224,6 +223,7 @@ def main():
     flags.add_argument("--samples", type=int, default=2_000_000, help="training samples of a world")
     flags.add_argument("--test-samples", type=int, default=200_000)
     flags.add_argument("--model", choices=NETWORKS, default="dcn", help="of `ne` and `real`")
+    flags.add_argument("--compression", type=int, default=4, help="of `ne` and `real`: floats of a feature over those handed on")
     flags.add_argument("--dim", type=int, default=16, help="floats of a row in a world")
     flags.add_argument("--kinds", type=lambda words: words.split(","), default=KINDS, help="of `ne` and `real`: towers beside flat")
     flags.add_argument("--row-rate", type=float, default=0.1, help="learning rate of rows in a world")
