@@ -308,7 +308,7 @@ impl<E: Stored, O: Occurrence> Kernel for In<'_, E, O> {
         // SAFETY: handed on to the caller.
         unsafe {
             // As in `pool`: a known length saves instructions where rows are short. It is a parameter of the type, for the
-            // compiler makes one call of calls that differ in an argument only.
+            // compiler may make one call of calls that differ in an argument only.
             match self.kernel.dim {
                 16 if V::COUNT > 1 && O::PLAIN => self.walk::<V, 16>(),
                 32 if V::COUNT > 1 && O::PLAIN => self.walk::<V, 32>(),

@@ -97,9 +97,9 @@ impl<E: Stored> Kernel for Prepare<'_, E> {
 
 /// The rule, applied to one row, whose merged and prepared gradient is `g`.
 ///
-/// Everything stays in registers between the sum over the row and its move. Numbers of several rows put side by side
-/// in memory, for one vector root and one vector division, would be read before their stores have left the
-/// processor, behind all stores to rows that are still on their way; rows one after the other overlap by themselves.
+/// Everything stays in registers between the sum over the row and its move. Numbers written to memory one by one and
+/// read back as a vector, for one root of many rows, must wait until their stores have left the processor, behind
+/// earlier stores to rows; rows one after the other overlap by themselves.
 ///
 /// As a [`Kernel`] it asks that the row has `dim` weights and gradients, and the state of the rule.
 pub(super) struct Apply<'a, E> {
