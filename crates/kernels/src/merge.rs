@@ -107,6 +107,8 @@ pub struct Merge<O> {
     digit_counts: Vec<u32>,
     /// Where each unique row starts in `occurrences`, and one past the last.
     starts: Vec<u32>,
+    /// The unique rows, rising.
+    unique: Vec<u32>,
 }
 
 impl<O: Occurrence> Merge<O> {
@@ -211,6 +213,14 @@ impl<O: Occurrence> Merge<O> {
                     self.digit_counts[(occurrence.row() & mask) as usize] += 1;
                 }
             }
+            // The most common number, without a loop inside the loop.
+            2 => {
+                let (low, high) = self.digit_counts.split_at_mut(1 << digit_bits);
+                for occurrence in &self.occurrences {
+                    low[(occurrence.row() & mask) as usize] += 1;
+                    high[((occurrence.row() >> digit_bits) & mask) as usize] += 1;
+                }
+            }
             _ => {
                 for occurrence in &self.occurrences {
                     for pass in 0..passes {
@@ -224,19 +234,20 @@ impl<O: Occurrence> Merge<O> {
 
     fn find_starts(&mut self) {
         let count = self.occurrences.len();
-        self.starts.clear();
         self.starts.resize(count + 1, 0);
+        self.unique.resize(count, 0);
         // Writing every position and moving on only at a new row needs no branch that could be guessed wrong.
-        let mut unique = 0;
-        let mut previous = None;
+        let (mut unique, mut previous) = (0, self.occurrences.first().map_or(0, |first| !first.row()));
+        let (starts, rows) = (&mut self.starts[..count], &mut self.unique[..count]);
         for (position, occurrence) in self.occurrences.iter().enumerate() {
-            self.starts[unique] = position as u32;
-            let row = Some(occurrence.row());
+            let row = occurrence.row();
+            (starts[unique], rows[unique]) = (position as u32, row);
             unique += usize::from(row != previous);
             previous = row;
         }
         self.starts.truncate(unique);
         self.starts.push(count as u32);
+        self.unique.truncate(unique);
     }
 
     /// All occurrences, sorted.
@@ -252,9 +263,9 @@ impl<O: Occurrence> Merge<O> {
     }
 
     /// The unique rows, rising, counted from the first of the table's part.
-    pub fn unique_rows(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
-        let starts = self.starts();
-        starts[..starts.len() - 1].iter().map(|start| self.occurrences[*start as usize].row())
+    pub fn unique_rows(&self) -> &[u32] {
+        assert!(self.sorted, "a merge is read before it is sorted");
+        &self.unique
     }
 
     /// How many low bits of [`Occurrence::vector`] are the sample; those above are the block.

@@ -246,8 +246,8 @@ impl Element for Bf16 {
 
 /// Bytes of rows that are asked for ahead of their use, and the bounds of that distance in rows. Measured by
 /// `tables/benches/rows.rs`.
-const AHEAD_BYTES: usize = 4096;
-const AHEAD_ROWS: (usize, usize) = (6, 32);
+const AHEAD_BYTES: usize = 8192;
+const AHEAD_ROWS: (usize, usize) = (6, 128);
 
 /// How many rows ahead of its use a row is asked for.
 pub(crate) fn rows_ahead(row_bytes: usize) -> usize {

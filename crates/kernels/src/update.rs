@@ -9,8 +9,8 @@
 //!   w, state = rule(w, state, g)            once
 //! ```
 //!
-//! The gradient of the table is never laid out: `g` of a few rows at a time is in the first-level cache. The
-//! next rows, their state and the gradients that reach them are asked for ahead of their use.
+//! The gradient of the table is never laid out: `g` of one row at a time is in the first-level cache, or stays where
+//! it came from if it is alone. The next rows, their state and the gradients that reach them are asked for ahead of their use.
 //!
 //! Arithmetic is in `f32`, every operation rounded on its own, as the formulas of [`Rule`] read from left to
 //! right; roots and divisions are exact, and sums over a row go over sixteen partial sums, so all levels give
@@ -27,11 +27,11 @@ use std::ops::Range;
 
 use crate::{
     isa::Isa,
-    lanes::{self, Kernel, Lanes},
+    lanes::{self, Kernel, Lanes, prefetch},
     merge::{Merge, Occurrence},
     pool::{Bf16, Element, F16, Lines, Place, rows_ahead},
 };
-use rule::{Apply, GROUP_ROWS, Group, Prepare, Rated, Row};
+use rule::{Apply, Prepare, Rated, Row};
 
 /// How a row moves, given its merged gradient `g`, its weights `w`, the rate `lr` and the step `t`, counted
 /// from 1.
@@ -202,13 +202,13 @@ pub fn update<O: Occurrence>(
     if frozen || merge.occurrences().is_empty() {
         return;
     }
-    let scratch_floats = dim * group_rows(dim);
-    scratch.gradient.resize(scratch_floats.max(scratch.gradient.len()), 0.0);
+    scratch.gradient.resize(dim.max(scratch.gradient.len()), 0.0);
     let kernel = Update {
         state: state.as_mut_ptr(),
         state_floats,
         dim,
         starts: merge.starts(),
+        unique: merge.unique_rows(),
         vectors: Vectors::new(merge, &scratch.sources),
         step: Rated::new(step),
         scratch: scratch.gradient.as_mut_ptr(),
@@ -279,16 +279,19 @@ struct Update<'a, O> {
     state_floats: usize,
     dim: usize,
     starts: &'a [u32],
+    unique: &'a [u32],
     vectors: Vectors<'a, O>,
     step: Rated,
-    /// A row for every one of a group.
+    /// Good for a row.
     scratch: *mut f32,
 }
 
 /// The occurrences of a merge, and the gradient vectors that they name.
+#[derive(Clone, Copy)]
 struct Vectors<'a, O> {
     occurrences: &'a [O],
     sample_bits: u32,
+    sample_mask: u64,
     sources: &'a [Source],
 }
 
@@ -304,12 +307,14 @@ impl<E: Stored, O: Occurrence> Kernel for In<'_, E, O> {
     unsafe fn run<V: Lanes>(self) {
         // SAFETY: handed on to the caller.
         unsafe {
-            // As in `pool`: a known length saves instructions where rows are short.
+            // As in `pool`: a known length saves instructions where rows are short. It is a parameter of the type, for the
+            // compiler may make one call of calls that differ in an argument only.
             match self.kernel.dim {
-                16 if V::COUNT > 1 && O::PLAIN => self.walk::<V>(16),
-                32 if V::COUNT > 1 && O::PLAIN => self.walk::<V>(32),
-                64 if V::COUNT > 1 && O::PLAIN => self.walk::<V>(64),
-                dim => self.walk::<V>(dim),
+                16 if V::COUNT > 1 && O::PLAIN => self.walk::<V, 16>(),
+                32 if V::COUNT > 1 && O::PLAIN => self.walk::<V, 32>(),
+                64 if V::COUNT > 1 && O::PLAIN => self.walk::<V, 64>(),
+                128 if V::COUNT > 1 && O::PLAIN => self.walk::<V, 128>(),
+                _ => self.walk::<V, 0>(),
             }
         }
     }
@@ -317,73 +322,63 @@ impl<E: Stored, O: Occurrence> Kernel for In<'_, E, O> {
 
 impl<E: Stored, O: Occurrence> In<'_, E, O> {
     #[inline(always)]
-    unsafe fn walk<V: Lanes>(&self, dim: usize) {
-        let (rows, kernel) = (self.rows, &self.kernel);
-        let (occurrences, starts, state_floats) =
-            (kernel.vectors.occurrences, kernel.starts, kernel.state_floats);
-        let unique = starts.len() - 1;
+    unsafe fn walk<V: Lanes, const DIM: usize>(&self) {
+        let dim = if DIM == 0 { self.kernel.dim } else { DIM };
+        // Copies: what is read through `self` would be read again after every store to a row.
+        let (rows, state, scratch) = (self.rows, self.kernel.state, self.kernel.scratch);
+        let (unique, starts, vectors) = (self.kernel.unique, self.kernel.starts, self.kernel.vectors);
+        let (step, state_floats) = (&self.kernel.step, self.kernel.state_floats);
+        let (prepares, is_short) = (step.prepares(), step.is_short());
         let row_lines = Lines::new(rows, dim * size_of::<E>());
-        let state_lines = Lines::new(kernel.state, state_floats * 4);
-        let row_of = |segment: usize| occurrences[starts[segment] as usize].row() as usize;
-        let ask = |segment: usize| {
-            let row = row_of(segment);
-            row_lines.ask(rows.wrapping_add(row * dim));
-            if state_floats > 0 {
-                state_lines.ask(kernel.state.wrapping_add(row * state_floats));
+        let state_lines = Lines::new(state, state_floats * 4);
+        let ask = |row: u32| {
+            row_lines.ask(rows.wrapping_add(row as usize * dim));
+            if state_floats == 1 {
+                prefetch(state.wrapping_add(row as usize));
+            } else {
+                state_lines.ask(state.wrapping_add(row as usize * state_floats));
             }
         };
-        let distance = rows_ahead(dim * size_of::<E>()).min(unique);
-        (0..distance).for_each(ask);
-        for &occurrence in occurrences.iter().take(GRADIENTS_AHEAD) {
-            kernel.vectors.ask_gradient(occurrence, dim);
+        let ahead = unique.get(rows_ahead(dim * size_of::<E>())..).unwrap_or(&[]);
+        unique[..unique.len() - ahead.len()].iter().for_each(|row| ask(*row));
+        for &occurrence in vectors.occurrences.iter().take(GRADIENTS_AHEAD) {
+            vectors.ask_gradient(occurrence, dim);
         }
-        let together = group_rows(dim);
-        let mut group = Group::new();
-        let mut first = 0;
-        while first < unique {
-            let end = (first + together).min(unique);
-            group.clear();
-            // SAFETY: every row of a merge is below its row count, for which rows and state have room; the
-            // sources have all samples of their blocks, and the scratch a row for every one of the group.
-            unsafe {
-                for segment in first..end {
-                    if segment + distance < unique {
-                        ask(segment + distance);
-                    }
-                    let row = row_of(segment);
-                    let scratch = kernel.scratch.add((segment - first) * dim);
-                    let positions = starts[segment] as usize..starts[segment + 1] as usize;
-                    let may_stay = !kernel.step.prepares();
-                    let g = kernel.vectors.gradient::<V>(positions, (scratch, dim), may_stay);
-                    let (w, state) = (rows.add(row * dim), kernel.state.add(row * state_floats));
-                    if kernel.step.prepares() {
-                        V::apart(Prepare { step: &kernel.step, w, g: scratch, dim, squares: None });
-                    }
-                    let key = if E::ROUNDS { kernel.step.key(row) } else { 0 };
-                    group.push(Row { w, g, state, key, mean_of_squares: None });
-                }
-                V::apart(Apply { step: &kernel.step, rows: &group, dim });
+        for (segment, (&row, ends)) in unique.iter().zip(starts.windows(2)).enumerate() {
+            if let Some(&next) = ahead.get(segment) {
+                ask(next);
             }
-            first = end;
+            let positions = ends[0] as usize..ends[1] as usize;
+            let row = row as usize;
+            // SAFETY: every row of a merge is below its row count, for which rows and state have room; the
+            // sources have all samples of their blocks, and the scratch has a row.
+            unsafe {
+                let g = vectors.gradient::<V>(positions, (scratch, dim), !prepares);
+                let (w, state) = (rows.add(row * dim), state.add(row * state_floats));
+                if prepares {
+                    V::apart(Prepare { step, w, g: scratch, dim, squares: None });
+                }
+                let key = if E::ROUNDS { step.key(row) } else { 0 };
+                let apply = Apply { step, row: Row { w, g, state, key, mean_of_squares: None }, dim };
+                if is_short { apply.move_along::<V>() } else { V::apart(apply) }
+            }
         }
     }
-}
-
-/// How many rows move together: as many as have their gradients in an eighth of the first-level cache.
-fn group_rows(dim: usize) -> usize {
-    (1024 / dim).clamp(1, GROUP_ROWS)
 }
 
 impl<'a, O: Occurrence> Vectors<'a, O> {
     fn new(merge: &'a Merge<O>, sources: &'a [Source]) -> Vectors<'a, O> {
-        Vectors { occurrences: merge.occurrences(), sample_bits: merge.sample_bits(), sources }
+        let sample_bits = merge.sample_bits();
+        let sample_mask = (1 << sample_bits) - 1;
+        Vectors { occurrences: merge.occurrences(), sample_bits, sample_mask, sources }
     }
 
     #[inline(always)]
     fn address(&self, occurrence: O) -> *const f32 {
+        // A shift by 32 leaves no block, so it is done on 64 bits.
         let vector = u64::from(occurrence.vector());
         let source = self.sources[(vector >> self.sample_bits) as usize];
-        let sample = (vector & ((1 << self.sample_bits) - 1)) as usize;
+        let sample = (vector & self.sample_mask) as usize;
         std::ptr::with_exposed_provenance::<f32>(source.start).wrapping_add(sample * source.stride)
     }
 

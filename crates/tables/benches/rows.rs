@@ -29,7 +29,7 @@ use campanile_tables::{GradientBlock, Table, UpdateScratch, UpdateStep, slab::Sl
 const TABLES: usize = 26;
 const SAMPLES: usize = 2048;
 const ROUNDS: usize = 10;
-const AHEAD: [usize; 5] = [4, 8, 16, 32, 64];
+const AHEAD: [usize; 5] = [8, 16, 32, 64, 128];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -92,6 +92,25 @@ struct Bare {
     rows_start: usize,
 }
 
+/// Floats that begin on a cache line, as the messages between ranks do.
+struct Message {
+    floats: Vec<f32>,
+    start: usize,
+    len: usize,
+}
+
+impl Message {
+    fn new(len: usize) -> Message {
+        let floats = vec![0.0; len + 16];
+        let start = floats.as_ptr().align_offset(64);
+        Message { floats, start, len }
+    }
+
+    fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.floats[self.start..][..self.len]
+    }
+}
+
 impl World {
     fn new(dim: usize, format: RowFormat, divisor: u64) -> World {
         let optimizer = SparseOptimizer::RowwiseAdagrad { epsilon: 1e-8, initial: 0.0 };
@@ -123,23 +142,29 @@ impl World {
 
         let calls = batches.len() * TABLES;
         let mut best: [Vec<f64>; 5] = std::array::from_fn(|_| vec![f64::INFINITY; calls]);
-        let (mut pooled, mut scratch) = (vec![0.0; SAMPLES * TABLES * self.dim], UpdateScratch::default());
-        let gradient: Vec<f32> = (0..pooled.len()).map(|i| (i % 7) as f32 * 1e-3 - 3e-3).collect();
+        let floats = SAMPLES * TABLES * self.dim;
+        let (mut pooled, mut gradient) = (Message::new(floats), Message::new(floats));
+        let mut scratch = UpdateScratch::default();
+        for (i, value) in gradient.values_mut().iter_mut().enumerate() {
+            *value = (i % 7) as f32 * 1e-3 - 3e-3;
+        }
         for round in 0..ROUNDS {
-            let ahead = AHEAD[round % AHEAD.len()];
             for (what, best) in best.iter_mut().enumerate() {
-                for (call, best) in best.iter_mut().enumerate() {
+                // The limits go over all calls once with each distance.
+                let distances = if matches!(what, 0 | 2) { &AHEAD[..1] } else { &AHEAD[..] };
+                for turn in 0..distances.len() * calls {
+                    let (ahead, call) = (distances[turn / calls], turn % calls);
                     let (bags, feature) = (&batches[call / TABLES], call % TABLES);
                     let unique = &unique[call / TABLES][feature];
                     let start = thread_ns();
                     match what {
-                        0 => self.pool(bags, feature, &mut pooled),
+                        0 => self.pool(bags, feature, pooled.values_mut()),
                         1 => self.limit_read(bags.feature(feature).rows, feature, ahead),
-                        2 => self.update(bags, feature, &gradient, round as u64, &mut scratch),
+                        2 => self.update(bags, feature, gradient.values_mut(), round as u64, &mut scratch),
                         3 => self.limit_write(unique, feature, ahead, 0),
                         _ => self.limit_write(unique, feature, ahead, 1),
                     }
-                    *best = best.min(thread_ns() - start);
+                    best[call] = best[call].min(thread_ns() - start);
                 }
             }
         }

@@ -113,11 +113,8 @@ impl UpdateScratch {
     /// Appends the rows that the last [`Table::update`] moved, rising, in the numbering of the whole table.
     pub fn touched(&self, table: &Table, out: &mut Vec<u32>) {
         let first = table.first_row();
-        if self.last_weighted {
-            out.extend(self.weighted.unique_rows().map(|row| first + row));
-        } else {
-            out.extend(self.plain.unique_rows().map(|row| first + row));
-        }
+        let rows = if self.last_weighted { self.weighted.unique_rows() } else { self.plain.unique_rows() };
+        out.extend(rows.iter().map(|row| first + row));
     }
 }
 
@@ -408,10 +405,10 @@ impl Table {
     }
 
     /// Gives the rows that are about to move to a cut that still wants them as they are.
-    fn keep_for_cut(&mut self, unique: impl Iterator<Item = u32>) {
+    fn keep_for_cut(&mut self, unique: &[u32]) {
         if let Some(cut) = &mut self.cut {
             let (state, rows) = self.memory.bytes().split_at(self.rows_start);
-            cut.keep_rows(unique, rows, cast_slice(&state[..self.state_bytes]));
+            cut.keep_rows(unique.iter().copied(), rows, cast_slice(&state[..self.state_bytes]));
         }
     }
 

@@ -47,7 +47,7 @@ fn check<O: Occurrence>(merge: &mut Merge<O>, blocks: &[Vec<Vec<u32>>], first_ro
     }
     let mut unique: Vec<u32> = want.iter().map(|(row, _, _)| *row).collect();
     unique.dedup();
-    assert_eq!(merge.unique_rows().collect::<Vec<_>>(), unique);
+    assert_eq!(merge.unique_rows(), unique);
     assert_eq!(*merge.starts().last().expect("an end"), want.len() as u32);
 }
 

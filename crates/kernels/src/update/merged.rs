@@ -15,7 +15,7 @@
 
 use super::{
     Gradient, RowsMut, Source, Step, Stored, Vectors,
-    rule::{Apply, Group, Prepare, Rated, Row},
+    rule::{Apply, Prepare, Rated, Row},
     sources,
 };
 use crate::{
@@ -218,19 +218,17 @@ impl<E: Stored> Kernel for Move<'_, E> {
     unsafe fn run<V: Lanes>(self) {
         let Move { rows, merged, step, state: (state, state_floats), means } = self;
         let dim = merged.dim;
-        let mut group = Group::new();
         for (place, (row, g)) in merged.rows.iter().zip(merged.values.chunks_exact(dim.max(1))).enumerate() {
             let row = *row as usize;
-            group.clear();
-            group.push(Row {
+            let row = Row {
                 w: rows.wrapping_add(row * dim),
                 g: g.as_ptr(),
                 state: state.wrapping_add(row * state_floats),
                 key: if E::ROUNDS { step.key(row) } else { 0 },
                 mean_of_squares: means.get(place).copied(),
-            });
+            };
             // SAFETY: every touched row is inside `rows` and `state`, and `g` is a row.
-            unsafe { V::apart(Apply { step, rows: &group, dim }) }
+            unsafe { V::apart(Apply { step, row, dim }) }
         }
     }
 }

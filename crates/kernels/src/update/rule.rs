@@ -1,7 +1,5 @@
 //! The formulas of [`Rule`], one row at a time, at any level.
 
-use std::ptr::{null, null_mut};
-
 use super::{Rule, Step, Stored};
 use crate::{
     lanes::{Columns, Kernel, Lanes, each_column},
@@ -52,6 +50,12 @@ impl Rated {
         random::from_element(random::row_key(self.key, self.first_row + row as u64), self.first_column)
     }
 
+    /// Whether rows move along their gradient by one factor each: the most common rules, and so little work that a
+    /// call would show.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self.rule, Rule::Sgd | Rule::RowwiseAdagrad { .. })
+    }
+
     /// Whether a gradient must be changed before the rule sees it.
     pub(super) fn prepares(&self) -> bool {
         self.norm_max > 0.0 || self.l2 != 0.0
@@ -91,98 +95,18 @@ impl<E: Stored> Kernel for Prepare<'_, E> {
     }
 }
 
-/// The rule, applied to some rows, whose merged and prepared gradients are `g`.
+/// The rule, applied to one row, whose merged and prepared gradient is `g`.
 ///
-/// What a row needs a single number for is computed for all rows before any of them moves: roots and divisions
-/// then stand side by side instead of in the way of each other.
+/// Everything stays in registers between the sum over the row and its move. Numbers written to memory one by one and
+/// read back as a vector, for one root of many rows, must wait until their stores have left the processor, behind
+/// earlier stores to rows; rows one after the other overlap by themselves.
 ///
-/// As a [`Kernel`] it asks that every row has `dim` weights and gradients, and the state of the rule.
+/// As a [`Kernel`] it asks that the row has `dim` weights and gradients, and the state of the rule.
 pub(super) struct Apply<'a, E> {
     pub(super) step: &'a Rated,
-    pub(super) rows: &'a Group<E>,
+    pub(super) row: Row<E>,
     pub(super) dim: usize,
 }
-
-impl<E: Stored> Kernel for Apply<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Lanes>(self) {
-        let Apply { step, rows, dim } = self;
-        // SAFETY: handed on to the caller.
-        unsafe {
-            match step.rule {
-                // A known length saves instructions where rows are short, for the most common rules.
-                Rule::Sgd | Rule::RowwiseAdagrad { .. } => match dim {
-                    16 if V::COUNT > 1 => self.scaled::<V>(16),
-                    32 if V::COUNT > 1 => self.scaled::<V>(32),
-                    64 if V::COUNT > 1 => self.scaled::<V>(64),
-                    _ => self.scaled::<V>(dim),
-                },
-                Rule::Adagrad { epsilon } => {
-                    for row in rows.all() {
-                        let Row { w, g, state: s, key, .. } = *row;
-                        each_column::<V>(dim, &Adagrad { w, key, g, s, lr: step.learning_rate, epsilon });
-                    }
-                }
-                Rule::Adam { beta1, beta2, epsilon } => {
-                    let (rate, correction) = (step.rate, step.correction);
-                    for row in rows.all() {
-                        let Row { w, g, state: m, key, .. } = *row;
-                        let moments = Moments { g, m, v: m.add(dim), beta1, beta2 };
-                        each_column::<V>(dim, &Adam { w, key, moments, rate, correction, epsilon });
-                    }
-                }
-                Rule::RowwiseAdam { beta1, beta2, epsilon } => {
-                    let factors = rows.factors::<V>(dim, dim, |v, mean_of_squares| {
-                        let v = beta2 * v + (1.0 - beta2) * mean_of_squares;
-                        (v, step.rate / ((v / step.correction).sqrt() + epsilon))
-                    });
-                    for (row, factor) in rows.all().iter().zip(factors) {
-                        let Row { w, g, state: m, key, .. } = *row;
-                        each_column::<V>(dim, &RowwiseAdam { w, key, g, m, beta1, factor });
-                    }
-                }
-                Rule::Ftrl { beta, l1, l2 } => {
-                    for row in rows.all() {
-                        let Row { w, g, state: z, key, .. } = *row;
-                        let (n, lr) = (z.add(dim), step.learning_rate);
-                        each_column::<V>(dim, &Ftrl { w, key, g, z, n, lr, beta, l1, l2 });
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl<E: Stored> Apply<'_, E> {
-    /// The rules that move a row along its gradient, by one factor for the row.
-    ///
-    /// # Safety
-    /// As the kernel.
-    #[inline(always)]
-    unsafe fn scaled<V: Lanes>(&self, dim: usize) {
-        let lr = self.step.learning_rate;
-        // SAFETY: handed on to the caller.
-        unsafe {
-            let factors = if let Rule::RowwiseAdagrad { epsilon } = self.step.rule {
-                self.rows.factors::<V>(dim, 0, |sum, mean_of_squares| {
-                    let sum = sum + mean_of_squares;
-                    (sum, lr / (sum.sqrt() + epsilon))
-                })
-            } else {
-                [lr; GROUP_ROWS]
-            };
-            for (row, factor) in self.rows.all().iter().zip(factors) {
-                let Row { w, g, key, .. } = *row;
-                each_column::<V>(dim, &Minus { w, key, direction: g, factor });
-            }
-        }
-    }
-}
-
-/// The most rows that move together.
-pub(super) const GROUP_ROWS: usize = 16;
 
 /// A row that is about to move.
 #[derive(Clone, Copy)]
@@ -196,63 +120,70 @@ pub(super) struct Row<E> {
     pub(super) mean_of_squares: Option<f32>,
 }
 
-/// Some rows that move together.
-pub(super) struct Group<E> {
-    rows: [Row<E>; GROUP_ROWS],
-    count: usize,
-}
-
-impl<E: Copy> Group<E> {
-    pub(super) fn new() -> Group<E> {
-        let nothing = Row { w: null_mut(), g: null(), state: null_mut(), key: 0, mean_of_squares: None };
-        Group { rows: [nothing; GROUP_ROWS], count: 0 }
-    }
+impl<E: Stored> Kernel for Apply<'_, E> {
+    type Output = ();
 
     #[inline(always)]
-    pub(super) fn push(&mut self, row: Row<E>) {
-        self.rows[self.count] = row;
-        self.count += 1;
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.count = 0;
-    }
-
-    #[inline(always)]
-    fn all(&self) -> &[Row<E>] {
-        &self.rows[..self.count.min(GROUP_ROWS)]
-    }
-
-    /// Moves the one number of state that every row has at `place`: `rule` makes the new one and the row's
-    /// factor from the old one and the mean of the squares of the gradient.
-    ///
-    /// # Safety
-    /// As [`Apply`].
-    #[inline(always)]
-    unsafe fn factors<V: Lanes>(
-        &self,
-        dim: usize,
-        place: usize,
-        rule: impl Fn(f32, f32) -> (f32, f32),
-    ) -> [f32; GROUP_ROWS] {
-        let (mut state, mut factors) = ([1.0; GROUP_ROWS], [1.0; GROUP_ROWS]);
+    unsafe fn run<V: Lanes>(self) {
+        let Apply { step, row: Row { w, g, state, key, .. }, dim } = self;
         // SAFETY: handed on to the caller.
         unsafe {
-            for (row, (state, mean)) in self.all().iter().zip(state.iter_mut().zip(&mut factors)) {
-                *state = row.state.add(place).read();
-                *mean = match row.mean_of_squares {
-                    None => V::sum_of_squares(row.g, dim) / dim as f32,
-                    Some(mean) => mean,
-                };
-            }
-            for (state, factor) in state.iter_mut().zip(&mut factors) {
-                (*state, *factor) = rule(*state, *factor);
-            }
-            for (row, state) in self.all().iter().zip(state) {
-                row.state.add(place).write(state);
+            match step.rule {
+                Rule::Sgd | Rule::RowwiseAdagrad { .. } => self.move_along::<V>(),
+                Rule::Adagrad { epsilon } => {
+                    let adagrad = Adagrad { w, key, g, s: state, lr: step.learning_rate, epsilon };
+                    each_column::<V>(dim, &adagrad);
+                }
+                Rule::Adam { beta1, beta2, epsilon } => {
+                    let (rate, correction) = (step.rate, step.correction);
+                    let moments = Moments { g, m: state, v: state.add(dim), beta1, beta2 };
+                    each_column::<V>(dim, &Adam { w, key, moments, rate, correction, epsilon });
+                }
+                Rule::RowwiseAdam { beta1, beta2, epsilon } => {
+                    let place = state.add(dim);
+                    let v = beta2 * place.read() + (1.0 - beta2) * self.mean_of_squares::<V>();
+                    place.write(v);
+                    let factor = step.rate / ((v / step.correction).sqrt() + epsilon);
+                    each_column::<V>(dim, &RowwiseAdam { w, key, g, m: state, beta1, factor });
+                }
+                Rule::Ftrl { beta, l1, l2 } => {
+                    let (z, n, lr) = (state, state.add(dim), step.learning_rate);
+                    each_column::<V>(dim, &Ftrl { w, key, g, z, n, lr, beta, l1, l2 });
+                }
             }
         }
-        factors
+    }
+}
+
+impl<E: Stored> Apply<'_, E> {
+    /// The rules of [`Rated::is_short`].
+    ///
+    /// # Safety
+    /// As the kernel.
+    #[inline(always)]
+    pub(super) unsafe fn move_along<V: Lanes>(&self) {
+        let Row { w, g, state, key, .. } = self.row;
+        let mut factor = self.step.learning_rate;
+        // SAFETY: handed on to the caller.
+        unsafe {
+            if let Rule::RowwiseAdagrad { epsilon } = self.step.rule {
+                let sum = state.read() + self.mean_of_squares::<V>();
+                state.write(sum);
+                factor /= sum.sqrt() + epsilon;
+            }
+            each_column::<V>(self.dim, &Minus { w, key, direction: g, factor });
+        }
+    }
+
+    /// # Safety
+    /// As the kernel.
+    #[inline(always)]
+    unsafe fn mean_of_squares<V: Lanes>(&self) -> f32 {
+        match self.row.mean_of_squares {
+            // SAFETY: handed on to the caller.
+            None => unsafe { V::sum_of_squares(self.row.g, self.dim) / self.dim as f32 },
+            Some(mean) => mean,
+        }
     }
 }
 

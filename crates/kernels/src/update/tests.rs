@@ -35,7 +35,9 @@ fn problems() -> impl Strategy<Value = Problem> {
     let bags = prop::collection::vec(prop::collection::vec(row, 0..5), 0..6);
     let step =
         (rules(), 0_u64..5, prop::sample::select(vec![0.0, 0.01]), prop::sample::select(vec![0.0, 0.7, 1e9]));
-    (1_usize..=150, prop::collection::vec(bags, 0..4), step, 0_usize..3).prop_map(
+    // Any length, and often one of those that have a loop of their own.
+    let dim = prop_oneof![1_usize..=150, prop::sample::select(vec![16, 32, 64, 128])];
+    (dim, prop::collection::vec(bags, 0..4), step, 0_usize..3).prop_map(
         |(dim, blocks, (rule, step, l2, norm_max), format)| {
             let l2 = if matches!(rule, Rule::Ftrl { .. }) { 0.0 } else { l2 };
             let step = Step {
