@@ -73,22 +73,24 @@ impl Factorization {
                 *sum = if *store == Store::Add { *sum + own } else { own };
             }
         }
-        scratch.sums.resize(self.dim, 0.0);
-        let sums = &mut scratch.sums[..self.dim];
+        scratch.sums.resize(2 * self.dim, 0.0);
+        let (sums, squares) = scratch.sums.split_at_mut(self.dim);
         gradients.write(self.rows.place, |gradients, mut out| {
             let (rows, logits) = (values.read(self.rows.place), gradients.read(self.logits));
             for sample in 0..gradients.samples {
-                if block == 1 {
-                    out.row(sample)
-                        .chunks_exact_mut(tasks)
-                        .for_each(|out| out.copy_from_slice(logits.row(sample)));
-                    continue;
+                match *logits.row(sample) {
+                    [logit] if block == 1 => {
+                        out.row(sample).fill(logit);
+                        continue;
+                    }
+                    ref logits if block == 1 => {
+                        out.row(sample).chunks_exact_mut(tasks).for_each(|out| out.copy_from_slice(logits));
+                        continue;
+                    }
+                    _ => {}
                 }
                 let row = rows.row(sample);
-                sums.fill(0.0);
-                for row in row.chunks_exact(self.dim) {
-                    sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-                }
+                sum_rows(row, sums, squares);
                 let features = out.row(sample).chunks_exact_mut(self.dim).zip(row.chunks_exact(self.dim));
                 for (out, row) in features {
                     let blocks = out.chunks_exact_mut(block).zip(row.chunks_exact(block));
@@ -106,14 +108,34 @@ impl Factorization {
     }
 }
 
-/// The sums of the features' rows and of their squares, element by element.
+/// The sums of the features' rows and of their squares, element by element. Short rows are summed in registers.
 fn sum_rows(rows: &[f32], sums: &mut [f32], squares: &mut [f32]) {
-    sums.fill(0.0);
-    squares.fill(0.0);
-    for row in rows.chunks_exact(sums.len()) {
-        for ((sum, square), value) in sums.iter_mut().zip(squares.iter_mut()).zip(row) {
-            *sum += value;
-            *square += value * value;
+    match sums.len() {
+        1 => sum_short_rows::<1>(rows, sums, squares),
+        4 => sum_short_rows::<4>(rows, sums, squares),
+        8 => sum_short_rows::<8>(rows, sums, squares),
+        16 => sum_short_rows::<16>(rows, sums, squares),
+        _ => {
+            sums.fill(0.0);
+            squares.fill(0.0);
+            rows.chunks_exact(sums.len()).for_each(|row| add_row(row, sums, squares));
         }
+    }
+}
+
+fn sum_short_rows<const DIM: usize>(rows: &[f32], sums: &mut [f32], squares: &mut [f32]) {
+    let (mut short_sums, mut short_squares) = ([0.0; DIM], [0.0; DIM]);
+    for row in rows.as_chunks::<DIM>().0 {
+        add_row(row, &mut short_sums, &mut short_squares);
+    }
+    sums.copy_from_slice(&short_sums);
+    squares.copy_from_slice(&short_squares);
+}
+
+#[inline(always)]
+fn add_row(row: &[f32], sums: &mut [f32], squares: &mut [f32]) {
+    for ((sum, square), value) in sums.iter_mut().zip(squares).zip(row) {
+        *sum += value;
+        *square += value * value;
     }
 }
