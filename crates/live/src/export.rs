@@ -11,11 +11,11 @@
 mod content;
 mod files;
 mod layout;
+mod topic;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    str::FromStr,
     sync::Arc,
 };
 
@@ -24,65 +24,22 @@ use campanile_data::{
     columnar::{Column, ColumnType, TableFile, Unfit},
     logged::{self, Cell},
 };
-use campanile_stream::{
-    log::{Limit, Log, LogError, Offset, Records, Stored},
-    topics,
-};
+use campanile_stream::log::{Limit, Log, LogError, Offset, Records, Stored};
 use thiserror::Error;
 
 use content::Content;
 use files::Files;
 use layout::{Layout, Layouts};
+pub use topic::Topic;
 
 /// What one turn reads at most.
 const TURN: Limit = Limit { records: 4096, bytes: 4 << 20 };
+/// How many of the newest records are asked for the type of a column that had no value yet.
+const NEWEST: u64 = 1024;
 /// Records of a row group at most.
 const GROUP_ROWS: usize = 1 << 16;
 /// Bytes of their payloads: decoded they take a few times as much.
 const GROUP_BYTES: usize = 16 << 20;
-
-/// A topic that can be exported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Topic {
-    /// What was shown.
-    Impressions,
-    /// What followed.
-    Feedback,
-    /// What a teacher says.
-    Words,
-    /// All three joined.
-    Examples,
-    /// Labels that came late.
-    Corrections,
-}
-
-impl Topic {
-    /// All of them.
-    pub const ALL: [Topic; 5] =
-        [Topic::Impressions, Topic::Feedback, Topic::Words, Topic::Examples, Topic::Corrections];
-
-    /// Its name in the log.
-    pub fn name(self) -> &'static str {
-        match self {
-            Topic::Impressions => topics::IMPRESSIONS,
-            Topic::Feedback => topics::FEEDBACK,
-            Topic::Words => topics::WORDS,
-            Topic::Examples => topics::EXAMPLES,
-            Topic::Corrections => topics::CORRECTIONS,
-        }
-    }
-}
-
-impl FromStr for Topic {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Topic, String> {
-        Topic::ALL.into_iter().find(|topic| topic.name() == name).ok_or_else(|| {
-            let known = Topic::ALL.map(Topic::name).join("`, `");
-            format!("`{name}` is no topic with records of the loop; there are `{known}`")
-        })
-    }
-}
 
 /// How topics are exported.
 #[derive(Debug, Clone, Default)]
@@ -287,6 +244,7 @@ impl Export {
             // Everything that asks the log comes before anything is changed: a broker may be away.
             let wanted = self.layouts.find(&*self.log, &content, self.layout.as_ref())?;
             if let Some(layout) = wanted.map_err(|problem| self.wrong(record, problem))? {
+                self.look_ahead(&layout)?;
                 self.change_layout(layout)?;
             }
             self.push(record, &content)?;
@@ -306,6 +264,37 @@ impl Export {
 
     fn rows_waiting(&self) -> usize {
         self.columns.first().map_or(0, Column::row_count)
+    }
+
+    /// Learns the types of columns that are new from the newest records, so that files are alike even where a column, such as
+    /// the answer of a model, has no value in the first of them.
+    fn look_ahead(&mut self, layout: &Layout) -> Result<(), ExportError> {
+        let mut columns = self.layouts.columns(layout).split_off(layout.own_count());
+        let is_new = |column: &Column| column.its_type().kind.is_none();
+        if !columns.iter().any(is_new) {
+            return Ok(());
+        }
+        let (topic, mut newest) = (self.topic.name(), Records::default());
+        let from = self.log.range(topic, 0)?.end.saturating_sub(NEWEST).max(self.next);
+        self.log.read(topic, 0, from, TURN, &mut newest)?;
+        for record in newest.iter() {
+            let content = Content::read(self.topic, &record).ok();
+            let Some((schema, row)) = content.and_then(|content| content.features()) else { continue };
+            let starts = &mut self.starts;
+            if layout.schema() != Some(schema)
+                || logged::find_cells(row, layout.cell_count(), starts).is_err()
+            {
+                continue;
+            }
+            for (column, place) in columns.iter_mut().zip(layout.places()) {
+                if let Some(place) = place.filter(|_| is_new(column)) {
+                    // What does not fit is told when it is that record's turn.
+                    let _ = column.push_cell(Cell::at(&row[starts[place]..]));
+                }
+            }
+        }
+        columns.iter().filter(|column| !is_new(column)).for_each(|column| self.layouts.learn(column));
+        Ok(())
     }
 
     fn change_layout(&mut self, wanted: Layout) -> Result<(), ExportError> {

@@ -51,6 +51,11 @@ impl Layout {
         self.own.len()
     }
 
+    /// The number of the rows' schema.
+    pub fn schema(&self) -> Option<u32> {
+        self.schema
+    }
+
     /// How many cells a row has.
     pub fn cell_count(&self) -> usize {
         self.cell_count

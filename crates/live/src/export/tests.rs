@@ -4,6 +4,7 @@ use campanile_data::{Raw, columnar::notes, logged::put};
 use campanile_stream::{
     log::{DirectoryLog, Record, TopicOptions},
     records::{Feedback, Impression, Schema, TICK, declare},
+    topics,
 };
 
 use super::*;
@@ -71,6 +72,18 @@ fn files_have_one_schema_and_no_record_is_in_two() {
     (8..12).for_each(|id| show(&*log, id, &[("user", Raw::Text(b"c"))]));
     assert_eq!(from(10), ["10-11 user=text"]);
     assert!(!out.join("impressions/.unfinished").exists());
+}
+
+#[test]
+fn a_column_that_is_empty_at_first_has_its_later_type() {
+    let home = tempfile::tempdir().unwrap();
+    let log = open_log(&home.path().join("log"));
+    for id in 0..6 {
+        show(&*log, id, &[("served", if id < 4 { Raw::Missing } else { Raw::Float(0.5) })]);
+    }
+    let short = ExportOptions { file_rows: 3, ..options(&home.path().join("out")) };
+    let files = export(&log, Topic::Impressions, short).unwrap();
+    assert_eq!(files, ["0-2 served=float", "3-5 served=float"]);
 }
 
 #[test]
