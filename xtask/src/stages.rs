@@ -43,7 +43,7 @@ const NEEDS: &[Need] = &[
         advice: "run `rustup component add clippy`",
     },
     Need {
-        what: "a Python with onnxruntime and safetensors (target/python)",
+        what: "a Python with onnxruntime, pyarrow and safetensors (target/python)",
         probe: "python3 xtask/python/environment.py --check",
         install: Some("python3 xtask/python/environment.py"),
         advice: "install Python 3 with venv (`apt install python3-venv`) and let pip reach its index, then run `python3 xtask/python/environment.py`",

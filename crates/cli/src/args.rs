@@ -71,6 +71,17 @@ pub enum Command {
     /// Write clicks and conversions to an event log, by the ids of the requests that were answered.
     #[cfg(feature = "live")]
     Feedback(live::FeedbackArguments),
+    /// Write topics of an event log as Parquet, for other programs and for `train`.
+    ///
+    /// For pandas, DuckDB, Spark and whatever else reads Parquet: OUT/TOPIC/FIRST-LAST.parquet, named by the records that a
+    /// file covers. A file is there only when it is whole, and run again, the command goes on behind the last one: no
+    /// record comes twice, and none is left out. Columns and their types are in docs/live.md.
+    ///
+    ///   campanile export-log dir:runs/log runs/tables --topic examples --stop-at-end
+    ///
+    ///   python3 -c 'import pyarrow.parquet as p; print(p.read_table("runs/tables/examples"))'
+    #[cfg(all(feature = "live", feature = "parquet"))]
+    ExportLog(live::ExportLogArguments),
     /// Say what is in a checkpoint, a registry or a packed file.
     Inspect(InspectArguments),
     /// Measure training speed beside this machine's own limits.

@@ -5,6 +5,8 @@ pub mod bench;
 pub mod eval;
 pub mod experiment;
 pub mod export;
+#[cfg(all(feature = "live", feature = "parquet"))]
+pub mod export_log;
 #[cfg(feature = "live")]
 pub mod feedback;
 pub mod gate;

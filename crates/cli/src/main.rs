@@ -59,6 +59,8 @@ fn main() -> ExitCode {
         Command::Join(arguments) => alone("join", || command::join::run(&arguments)),
         #[cfg(feature = "live")]
         Command::Feedback(arguments) => alone("feedback", || command::feedback::run(&arguments)),
+        #[cfg(all(feature = "live", feature = "parquet"))]
+        Command::ExportLog(arguments) => alone("export-log", || command::export_log::run(&arguments)),
         Command::Inspect(arguments) => alone("inspect", || command::inspect::run(&arguments)),
         Command::Launch(arguments) => alone("launch", || command::launch(&arguments)),
     }

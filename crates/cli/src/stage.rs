@@ -16,11 +16,11 @@ use campanile_stream::{
 use crate::args::live::{EndArguments, EntryArguments, LogArguments};
 
 /// How long a stage waits when there is nothing to do.
-const PAUSE: Duration = Duration::from_millis(20);
+pub const PAUSE: Duration = Duration::from_millis(20);
 /// How long it waits for a broker before it tries again.
-const BROKER_PAUSE: Duration = Duration::from_secs(1);
+pub const BROKER_PAUSE: Duration = Duration::from_secs(1);
 /// Between two lines of progress.
-const LINE_PAUSE: Duration = Duration::from_secs(10);
+pub const LINE_PAUSE: Duration = Duration::from_secs(10);
 /// Between two looks at what is no longer kept.
 const KEEP_PAUSE: Duration = Duration::from_secs(60);
 /// What one turn reads of each input at most.
@@ -35,14 +35,27 @@ pub fn open_log(address: &str, entry: &EntryArguments) -> Result<Arc<dyn Log>> {
 
 /// The same, where topics that are not there yet are to be kept in a certain way.
 fn open_log_with(address: &str, entry: &EntryArguments, options: TopicOptions) -> Result<Arc<dyn Log>> {
-    let entry = address::Entry {
+    let log = address::open(address, &way_in(entry))?;
+    topics::create(&*log, options)?;
+    Ok(log)
+}
+
+/// Opens a log that must be there, and makes nothing in it.
+#[cfg(feature = "parquet")]
+pub fn open_log_to_read(address: &str, entry: &EntryArguments) -> Result<Arc<dyn Log>> {
+    if let Some(path) = address.strip_prefix("dir:").filter(|path| !path.is_empty()) {
+        let path = std::path::Path::new(path);
+        anyhow::ensure!(path.join("topics").is_dir(), "there is no event log in {}", path.display());
+    }
+    Ok(address::open(address, &way_in(entry))?)
+}
+
+fn way_in(entry: &EntryArguments) -> address::Entry {
+    address::Entry {
         credentials: entry.nats_credentials.clone(),
         root_certificates: entry.nats_ca.clone(),
         replicas: entry.nats_replicas,
-    };
-    let log = address::open(address, &entry)?;
-    topics::create(&*log, options)?;
-    Ok(log)
+    }
 }
 
 /// A wish to stop, which an interrupt makes.

@@ -1,8 +1,9 @@
 //! Exactly once: stages of the loop that are killed again and again leave what undisturbed ones leave.
 //!
 //! Each of `augment`, `join` and `train --stream`, of a teacher and of a student that listens and follows, is killed at moments drawn from
-//! a seed over the time that it takes here, until it ends by itself. On NATS JetStream the broker is killed too, and comes back.
-//! `CAMPANILE_KILLS` says how many kills there are at least on each backend; without it, ten and six. With
+//! a seed over the time that it takes here, until it ends by itself; and the same where labels come late, of a student that trains
+//! on them once more and of one that passes over them. On NATS JetStream the broker is killed too, and comes back.
+//! `CAMPANILE_KILLS` says how many kills there are at least in each test; without it, ten on a directory and six on a broker. With
 //! `--nocapture` each test says how many it did.
 #![cfg(feature = "live")]
 
@@ -33,6 +34,57 @@ const SAMPLES: u64 = 128 * 60;
 const LISTENS: &str =
     "[run.distil]\nmethod = \"auxiliary\"\n[run.follow]\nfeatures = [\"sparse_1\"]\nfloats = 4\n";
 
+/// What comes late is trained on.
+const TRAINS_LATE: &str = "corrections = \"train\"\n";
+
+/// What the stages of a run are told.
+struct Scene {
+    /// For `join`.
+    tasks: &'static [&'static str],
+    models: [Model; 2],
+}
+
+struct Model {
+    name: &'static str,
+    view: &'static str,
+    /// Lines of `[run]`, and sections behind it.
+    keys: &'static str,
+    sections: &'static str,
+}
+
+impl Model {
+    /// Steps that it does on so many examples, with so many that come once more.
+    fn steps(&self, late: u64) -> u64 {
+        (SAMPLES + if self.keys == TRAINS_LATE { late } else { 0 }) / 128
+    }
+}
+
+/// Every label comes in time.
+const IN_TIME: Scene = Scene {
+    tasks: &TASKS,
+    models: [
+        Model { name: "tutor", view: "teacher", keys: "", sections: "" },
+        Model { name: "student", view: "student", keys: "", sections: LISTENS },
+    ],
+};
+
+/// A click takes twenty seconds, so these windows miss most of them, and their examples come once more.
+const LATE: Scene = Scene {
+    tasks: &[
+        "--task",
+        "click=2s",
+        "--task",
+        "conversion=2s,given=click",
+        "--remember",
+        "9000h",
+        "--repeat-late",
+    ],
+    models: [
+        Model { name: "mender", view: "student", keys: TRAINS_LATE, sections: LISTENS },
+        Model { name: "passer", view: "student", keys: "", sections: "" },
+    ],
+};
+
 fn kills_wanted(usual: usize) -> usize {
     std::env::var("CAMPANILE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(usual)
 }
@@ -42,19 +94,22 @@ fn open(log: &str) -> Arc<dyn Log> {
 }
 
 /// One run of the whole loop in a directory and a log, with its stages run by `stage`.
-fn whole(home: &Path, log: &str, teacher: &Path, mut stage: impl FnMut(&[&str])) {
-    let student = job(home, "student", SAMPLES, "student");
-    let text = std::fs::read_to_string(&student).unwrap();
-    std::fs::write(&student, text.replace("[process]", &format!("{LISTENS}[process]"))).unwrap();
-    let tutor = job(home, "tutor", SAMPLES, "teacher").display().to_string();
+fn whole(scene: &Scene, home: &Path, log: &str, teacher: &Path, mut stage: impl FnMut(&[&str])) {
+    let jobs = scene.models.each_ref().map(|model| {
+        let path = job(home, model.name, SAMPLES, model.view);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = text.replacen("[run]\n", &format!("[run]\n{}", model.keys), 1);
+        std::fs::write(&path, text.replace("[process]", &format!("{}[process]", model.sections))).unwrap();
+        path
+    });
     let registry = teacher.join("registry").display().to_string();
-    fill(&*open(log), &student);
-    let student = student.display().to_string();
+    fill(&*open(log), &jobs[1]);
     let teacher = ["--teacher", &registry, "--model", "teacher", "--embedding", "4"];
     stage(&[&["augment", log, "--stop-at-end"], &teacher[..]].concat());
-    stage(&[&["join", log, "--stop-at-end"], &TASKS[..]].concat());
-    stage(&["train", &tutor, "--stream", log, "--stop-at-end"]);
-    stage(&["train", &student, "--stream", log, "--stop-at-end"]);
+    stage(&[&["join", log, "--stop-at-end"], scene.tasks].concat());
+    for job in jobs {
+        stage(&["train", &job.display().to_string(), "--stream", log, "--stop-at-end"]);
+    }
 }
 
 fn teach(home: &Path) {
@@ -82,6 +137,7 @@ impl Chance {
 /// Runs the loop undisturbed and then with kills until there were enough; `log` names a log of its own for each run, and
 /// `kill_broker` kills the broker, where there is one.
 fn kills_change_no_bit(
+    scene: &Scene,
     wanted: usize,
     log: impl Fn(&Path) -> String,
     mut kill_broker: Option<&mut dyn FnMut()>,
@@ -90,17 +146,18 @@ fn kills_change_no_bit(
     teach(teacher.path());
     let undisturbed = tempfile::tempdir().unwrap();
     let mut times = Vec::new();
-    whole(undisturbed.path(), &log(undisturbed.path()), teacher.path(), |arguments| {
+    whole(scene, undisturbed.path(), &log(undisturbed.path()), teacher.path(), |arguments| {
         let start = Instant::now();
         succeed(arguments);
         times.push(start.elapsed());
     });
-    each_once(&*open(&log(undisturbed.path())));
+    let late = each_once(&*open(&log(undisturbed.path())));
+    assert_eq!(late > 128, scene.tasks.contains(&"--repeat-late"), "{late} labels came late");
     let (mut kills, mut broker_kills, mut chance) = (0, 0, Chance(0x9e37_79b9_7f4a_7c15));
     while kills + broker_kills < wanted {
         let disturbed = tempfile::tempdir().unwrap();
         let mut place = 0;
-        whole(disturbed.path(), &log(disturbed.path()), teacher.path(), |arguments| {
+        whole(scene, disturbed.path(), &log(disturbed.path()), teacher.path(), |arguments| {
             // Up to four kills of a stage, or of the broker under it; then it may end.
             for _ in 0..4 {
                 let moment = times[place].mul_f64(chance.share());
@@ -133,42 +190,60 @@ fn kills_change_no_bit(
             let differing = found.iter().zip(&want).position(|(found, want)| found != want);
             assert_eq!((found.len(), differing), (want.len(), None), "{topic} {told}");
         }
-        for model in ["tutor", "student"] {
+        for model in &scene.models {
             let (found, want) =
-                (weights(&disturbed.path().join(model)), weights(&undisturbed.path().join(model)));
-            assert_eq!(want["next"], SAMPLES.to_string().into_bytes(), "every example was trained on");
+                (weights(&disturbed.path().join(model.name)), weights(&undisturbed.path().join(model.name)));
+            assert_eq!(want["step"], model.steps(late).to_string().into_bytes(), "each was trained on");
             for (name, bytes) in &want {
-                assert!(&found[name] == bytes, "{name} of {model} differs {told}");
+                assert!(&found[name] == bytes, "{name} of {} differs {told}", model.name);
             }
         }
     }
     println!("{kills} kills of stages and {broker_kills} of the broker changed no bit");
 }
 
-/// Every impression has one example, and every example one word.
-fn each_once(log: &dyn Log) {
-    let examples = records(log, "examples");
+/// Every impression has one example, and every example one word; those that come once more have a correction each, and no
+/// word. Returns how many those are.
+fn each_once(log: &dyn Log) -> u64 {
+    let records_of =
+        |topic: &str| records(log, topic).into_iter().map(|(_, payload)| payload).collect::<Vec<_>>();
     let ids = |ids: Vec<u64>| {
         (ids.len() as u64, ids.into_iter().collect::<std::collections::BTreeSet<_>>().len() as u64)
     };
-    let examples: Vec<Example<'_>> =
-        examples.iter().map(|(_, payload)| Example::decode(payload).unwrap()).collect();
-    assert_eq!(ids(examples.iter().map(|example| example.id).collect()), (SAMPLES, SAMPLES));
+    let examples = records_of("examples");
+    let (late, first): (Vec<_>, Vec<_>) = examples.iter().partition(|payload| Example::is_late(payload));
+    let first: Vec<Example<'_>> =
+        first.into_iter().map(|payload| Example::decode(payload).unwrap()).collect();
+    assert_eq!(ids(first.iter().map(|example| example.id).collect()), (SAMPLES, SAMPLES));
     let is_whole = |word: Word<'_>| word.version == 1 && word.embedding_halves().len() == 4;
-    assert!(examples.iter().all(|example| example.word.is_some_and(is_whole)));
-    let words = records(log, "words");
-    let of_word = |(_, payload): &(u64, Vec<u8>)| Word::decode(payload).unwrap().id;
-    assert_eq!(ids(words.iter().map(of_word).collect()), (SAMPLES, SAMPLES));
+    assert!(first.iter().all(|example| example.word.is_some_and(is_whole)));
+    let words = records_of("words");
+    assert_eq!(ids(words.iter().map(|word| Word::decode(word).unwrap().id).collect()), (SAMPLES, SAMPLES));
+    let late: Vec<Example<'_>> =
+        late.into_iter().map(|payload| Example::decode_late(payload).unwrap()).collect();
+    assert!(late.iter().all(|example| example.word.is_none() && example.known.count_ones() == 1));
+    assert_eq!(records_of("corrections").len(), late.len());
+    late.len() as u64
+}
+
+/// On a directory, with ten kills.
+fn over_a_directory(scene: &Scene) {
+    kills_change_no_bit(scene, kills_wanted(10), |home| format!("dir:{}", home.join("log").display()), None);
 }
 
 #[test]
 fn kills_over_a_directory_change_no_bit() {
-    kills_change_no_bit(kills_wanted(10), |home| format!("dir:{}", home.join("log").display()), None);
+    over_a_directory(&IN_TIME);
 }
 
-#[cfg(feature = "nats")]
 #[test]
-fn kills_over_a_broker_and_of_it_change_no_bit() {
+fn kills_where_labels_come_late_change_no_bit() {
+    over_a_directory(&LATE);
+}
+
+/// On a broker that is killed too, with six kills.
+#[cfg(feature = "nats")]
+fn over_a_broker(scene: &Scene) {
     let Some(broker) = broker::Broker::start() else { return };
     let url = broker.url();
     let broker = std::cell::RefCell::new(broker);
@@ -177,7 +252,19 @@ fn kills_over_a_broker_and_of_it_change_no_bit() {
         let name = home.file_name().unwrap().to_string_lossy().trim_start_matches('.').to_owned();
         format!("{url}/{name}")
     };
-    kills_change_no_bit(kills_wanted(6), log, Some(&mut || broker.borrow_mut().kill_and_restart()));
+    kills_change_no_bit(scene, kills_wanted(6), log, Some(&mut || broker.borrow_mut().kill_and_restart()));
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn kills_over_a_broker_and_of_it_change_no_bit() {
+    over_a_broker(&IN_TIME);
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn kills_over_a_broker_where_labels_come_late_change_no_bit() {
+    over_a_broker(&LATE);
 }
 
 /// A stage whose broker was killed goes on when it is back; one that had not begun says who is missing.

@@ -234,6 +234,14 @@ pub enum DataError {
         /// The first file.
         path: PathBuf,
     },
+    /// A file of columns cannot be written.
+    #[error("cannot write {path}: {reason}")]
+    Unwritten {
+        /// The file.
+        path: PathBuf,
+        /// What the encoder says.
+        reason: String,
+    },
     /// The synthetic world cannot be built.
     #[error("the synthetic world cannot be built: {0}")]
     World(String),

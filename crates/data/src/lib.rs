@@ -10,6 +10,8 @@
 mod error;
 mod value;
 
+#[cfg(feature = "parquet")]
+pub mod columnar;
 pub mod logged;
 pub mod teacher;
 pub mod transforms;

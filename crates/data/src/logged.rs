@@ -86,6 +86,43 @@ pub fn cell(row: &[u8], place: usize) -> Option<Raw<'_>> {
     value(rest)
 }
 
+/// A cell of a row, whole.
+#[derive(Debug, Clone, Copy)]
+pub enum Cell<'a> {
+    /// One value, which may be missing.
+    One(Raw<'a>),
+    /// Several.
+    List(Items<'a>),
+}
+
+/// The values of a list, in order.
+#[derive(Debug, Clone, Copy)]
+pub struct Items<'a> {
+    rest: &'a [u8],
+    count: u16,
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Raw<'a>;
+
+    fn next(&mut self) -> Option<Raw<'a>> {
+        self.count = self.count.checked_sub(1)?;
+        let item = value(self.rest).unwrap_or(Raw::Missing);
+        self.rest = self.rest.get(length(self.rest)?..)?;
+        Some(item)
+    }
+}
+
+impl<'a> Cell<'a> {
+    /// The cell that begins here, one of those that [`find_cells`] has found.
+    pub fn at(bytes: &'a [u8]) -> Cell<'a> {
+        match bytes {
+            [6, low, high, rest @ ..] => Cell::List(Items { rest, count: u16::from_le_bytes([*low, *high]) }),
+            _ => Cell::One(value(bytes).unwrap_or(Raw::Missing)),
+        }
+    }
+}
+
 /// Why a logged row cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LoggedError {
@@ -230,24 +267,19 @@ impl Cells for Logged<'_> {
         mut visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
     ) -> Result<(), BadReason> {
         let Some(place) = self.places[slot] else { return Ok(()) };
-        let cell = &self.row[self.starts[place]..];
-        let [6, low, high, ..] = *cell else {
-            return match value(cell) {
-                None | Some(Raw::Missing) => Ok(()),
-                Some(one) => visit(one),
-            };
-        };
-        let mut at = 3;
-        for _ in 0..u16::from_le_bytes([low, high]) {
-            visit(value(&cell[at..]).unwrap_or(Raw::Missing))?;
-            at += length(&cell[at..]).unwrap_or(0);
+        match Cell::at(&self.row[self.starts[place]..]) {
+            Cell::One(Raw::Missing) => Ok(()),
+            Cell::One(one) => visit(one),
+            Cell::List(mut items) => items.try_for_each(visit),
         }
-        Ok(())
     }
 }
 
 /// Where each cell of a row begins; afterwards every cell is known to be whole.
-fn find_cells(row: &[u8], count: usize, starts: &mut Vec<usize>) -> Result<(), LoggedError> {
+///
+/// # Errors
+/// When the row has fewer or more than `count` cells, or is no row.
+pub fn find_cells(row: &[u8], count: usize, starts: &mut Vec<usize>) -> Result<(), LoggedError> {
     starts.clear();
     let mut at = 0;
     for place in 0..count {

@@ -14,6 +14,8 @@ pub mod answers;
 pub mod augment;
 pub mod board;
 pub mod examples;
+#[cfg(feature = "parquet")]
+pub mod export;
 pub mod file;
 pub mod ledger;
 pub mod page;

@@ -118,6 +118,68 @@ pub struct FeedbackArguments {
     pub quiet: bool,
 }
 
+/// `campanile export-log`.
+#[cfg(feature = "parquet")]
+#[derive(Debug, Args)]
+pub struct ExportLogArguments {
+    /// The event log.
+    #[command(flatten)]
+    pub log: LogArguments,
+    /// Where the files go; each topic has a directory of its own in it.
+    pub out: PathBuf,
+    /// A topic: impressions, feedback, words, examples or corrections. Without it, all five.
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub topics: Vec<campanile_live::export::Topic>,
+    /// The first record to take; without it, the oldest that is kept. What is in files already is not taken again.
+    #[arg(long, value_name = "RECORD")]
+    pub from: Option<u64>,
+    /// Rows of a file at most. A shorter one is written when the command ends, and where columns or their types change.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub file_rows: u64,
+    /// Say the type of a column instead of taking it from the values: COLUMN=integer, float, text or bytes, or one of them
+    /// with -list behind (COLUMN=integer-list).
+    #[arg(long = "type", value_name = "COLUMN=TYPE")]
+    pub types: Vec<NamedType>,
+    /// Leave out examples that come once more because a label came late: what jobs with run.corrections = "ignore" train on.
+    #[arg(long)]
+    pub without_late: bool,
+    /// Give a file the columns of all records, instead of beginning another file when they change: for logs where several
+    /// models or clients take turns. What a record does not have is missing.
+    #[arg(long)]
+    pub union: bool,
+    /// When to end.
+    #[command(flatten)]
+    pub ending: EndArguments,
+    /// Write what was done as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Say only what went wrong.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// A column and its type.
+#[cfg(feature = "parquet")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedType {
+    /// The column.
+    pub column: String,
+    /// Its type.
+    pub its_type: campanile_data::columnar::ColumnType,
+}
+
+#[cfg(feature = "parquet")]
+impl FromStr for NamedType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamedType, String> {
+        // Names of columns may have an `=`, types have none.
+        let (column, its_type) =
+            text.rsplit_once('=').ok_or_else(|| format!("`{text}` is not COLUMN=TYPE"))?;
+        Ok(NamedType { column: column.to_owned(), its_type: its_type.parse()? })
+    }
+}
+
 /// `campanile live`.
 ///
 /// Runs the whole loop in one process and with no other software: a synthetic world's traffic arrives, students answer

@@ -1,6 +1,8 @@
 //! Files in, batches out: every source, every split, bad input, kills and memory.
 
 mod bad_input;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod corruption;
 mod csv;
 mod fixture;
