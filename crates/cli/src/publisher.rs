@@ -11,7 +11,7 @@ use std::{
 
 use campanile_data::{Dataset, Prepared};
 use campanile_spec::config::{Job, Publish};
-use campanile_tables::{Registry, registry::Shape};
+use campanile_tables::{Registry, checkpoint, registry::Shape};
 
 use crate::command::{
     gate::{HoldOut, Margins},
@@ -96,6 +96,8 @@ impl Publisher {
         let Some((step, path)) = self.waiting.take() else { return };
         self.last = Some((step, Instant::now()));
         let (registry, settings) = (self.registry.clone(), self.settings.clone());
+        // Training may write, and remove, many more before this one has passed the gate.
+        let held = checkpoint::hold(&path);
         let hold_out = self.hold_out.clone();
         #[cfg(feature = "live")]
         let recent = self.recent.clone();
@@ -103,7 +105,7 @@ impl Publisher {
             let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
             let gate = hold_out.as_ref().map(|rows| HoldOut::Rows(rows, settings.gate_rows));
             #[cfg(feature = "live")]
-            let batches = match recent.map(|(recent, rows)| newest(&recent, &path, rows)).transpose() {
+            let batches = match recent.map(|(recent, rows)| newest(&recent, held.path(), rows)).transpose() {
                 Ok(batches) => batches,
                 Err(error) => return format!("not published: {}: {error:#}", path.display()),
             };
@@ -116,7 +118,7 @@ impl Publisher {
                 keep: settings.keep,
                 shape: if settings.deltas { Shape::Smallest } else { Shape::Whole },
             };
-            desk.publish_in_words(&path)
+            desk.publish_in_words(held.path(), &path)
         }));
     }
 }
@@ -125,10 +127,10 @@ impl Publisher {
 #[cfg(feature = "live")]
 fn newest(
     recent: &campanile_live::recent::Recent,
-    checkpoint: &Path,
+    path: &Path,
     rows: u64,
 ) -> anyhow::Result<Vec<campanile_spec::Batch>> {
-    let manifest = campanile_tables::checkpoint::Checkpoint::open(checkpoint)?.manifest().clone();
+    let manifest = checkpoint::Checkpoint::open(path)?.manifest().clone();
     let next = manifest.cursor["next"].as_u64().unwrap_or(0);
     Ok(recent.after(next, rows)?)
 }

@@ -40,7 +40,7 @@ mod sweep;
 mod tests;
 mod write;
 
-pub use directory::{clean, discard, latest, list, prepare, prune, publish};
+pub use directory::{Held, clean, discard, hold, latest, list, prepare, prune, publish};
 pub use error::CheckpointError;
 pub use layout::{FILE_PIECES, PIECE_BYTES_MAX, StateColumn, TableLayout};
 pub use manifest::{ColumnPart, FORMAT_VERSION, FileEntry, FilePart, Manifest, TensorEntry, Written};

@@ -134,11 +134,11 @@ impl HoldOut {
 }
 
 impl Desk<'_> {
-    /// What went wrong, or what was published, as one line.
-    pub fn publish_in_words(&self, checkpoint: &Path) -> String {
-        match self.publish(checkpoint) {
+    /// What went wrong with the checkpoint at `path`, called `name`, or what was published, as one line.
+    pub fn publish_in_words(&self, path: &Path, name: &Path) -> String {
+        match self.publish(path) {
             Ok(outcome) => sentence(&outcome.release),
-            Err(error) => format!("not published: {}: {error:#}", checkpoint.display()),
+            Err(error) => format!("not published: {}: {error:#}", name.display()),
         }
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   step-N.writing ──rename──► step-N ──rename──► step-N.removed ──► gone
 //!                  └─rename──► step-N.discarded ──► gone
+//!                     step-N ──links───► step-N.held ────► gone, when its reader is done
 //! ```
 //!
 //! A name without suffix is a whole checkpoint, at every instant; the suffixes mark what a crash may leave
@@ -23,6 +24,7 @@ use super::{
 const WRITING: &str = ".writing";
 const REMOVED: &str = ".removed";
 const DISCARDED: &str = ".discarded";
+const HELD: &str = ".held";
 
 /// Makes the empty directory into which the ranks write the checkpoint of `step`. Rank 0 calls it, before any
 /// rank begins.
@@ -86,6 +88,55 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
 /// If one cannot be removed.
 pub fn prune(dir: &Path, keep: usize) -> Result<Vec<PathBuf>> {
     prune_on(&Disk::default(), dir, keep)
+}
+
+/// A checkpoint that stays while it is read, whatever [`prune`] removes meanwhile.
+#[derive(Debug)]
+pub struct Held {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Held {
+    /// Where it can be read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // What cannot be removed now is swept up by `clean`.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Holds a published checkpoint for a reader: its files, which never change, get second names that pruning does not know. Where
+/// the file system has no such links the checkpoint is read under its own name, and may go meanwhile.
+pub fn hold(checkpoint: &Path) -> Held {
+    let mut name = checkpoint.as_os_str().to_owned();
+    name.push(HELD);
+    let path = PathBuf::from(name);
+    let linked = || -> io::Result<()> {
+        if path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
+        fs::create_dir(&path)?;
+        for entry in fs::read_dir(checkpoint)? {
+            let entry = entry?;
+            fs::hard_link(entry.path(), path.join(entry.file_name()))?;
+        }
+        Ok(())
+    };
+    match linked() {
+        Ok(()) => Held { path, is_ours: true },
+        Err(_) => {
+            let _ = fs::remove_dir_all(&path);
+            Held { path: checkpoint.to_owned(), is_ours: false }
+        }
+    }
 }
 
 /// Sweeps up what a crash has left, when nothing is being written. Rank 0 calls it, before [`latest`].
@@ -154,7 +205,7 @@ pub(super) fn prune_on(disk: &Disk, dir: &Path, keep: usize) -> Result<Vec<PathB
 pub(super) fn clean_on(disk: &Disk, dir: &Path) -> Result<()> {
     let newest = list(dir)?.pop().map(|(step, _)| step);
     for (name, path) in entries(dir)? {
-        let unfinished = name.strip_suffix(WRITING).or(name.strip_suffix(DISCARDED));
+        let unfinished = [WRITING, DISCARDED, HELD].into_iter().find_map(|suffix| name.strip_suffix(suffix));
         if unfinished.and_then(step_of).is_some() {
             disk.remove_dir(&path)?;
         }

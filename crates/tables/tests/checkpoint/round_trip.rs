@@ -374,3 +374,26 @@ fn a_summary_says_what_is_inside() {
     assert!(matches!(checkpoint::describe(home.path()), Err(CheckpointError::Missing { .. })));
     assert!(manifest(1, &tables).files.is_empty());
 }
+
+#[test]
+fn a_checkpoint_that_is_held_outlives_pruning_and_is_swept_up_after_a_crash() {
+    let home = tempfile::tempdir().unwrap();
+    let mut tables = [table(&spec("t", 3, 2, RowFormat::F32), 0..3, &ROWWISE_ADAGRAD)];
+    save(home.path(), 9, &mut tables);
+    let oldest = checkpoint::latest(home.path()).unwrap().unwrap();
+    let held = checkpoint::hold(&oldest);
+    save(home.path(), 10, &mut tables);
+    checkpoint::prune(home.path(), 1).unwrap();
+    assert!(!oldest.exists());
+    assert_eq!(checkpoint::Checkpoint::open(held.path()).unwrap().manifest().step, 9);
+    assert_eq!(checkpoint::list(home.path()).unwrap().len(), 1, "it does not count as a checkpoint");
+    let path = held.path().to_owned();
+    drop(held);
+    assert!(!path.exists());
+
+    let newest = checkpoint::latest(home.path()).unwrap().unwrap();
+    let left = checkpoint::hold(&newest).path().with_extension("held");
+    std::fs::create_dir_all(&left).unwrap(); // as a killed reader leaves it
+    checkpoint::clean(home.path()).unwrap();
+    assert!(!left.exists() && newest.exists());
+}
