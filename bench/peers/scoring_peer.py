@@ -1,10 +1,13 @@
 """PyTorch and onnxruntime as scorers on one thread: prints `ready`, answers `go SECONDS BATCH VARIANT` with a line of JSON.
 
-Variants: `eager`, `jit` (traced and frozen), `compile` (torch.compile, static shapes) and `ort` (onnxruntime, the model
-exported by torch.onnx). A call takes tensors that are ready and gives probabilities, tables and sigmoid included.
+Variants: `eager`, `jit` (traced and frozen), `compile` (torch.compile, static shapes), `freeze` (the same with the weights as
+constants, which the compiler packs beforehand) and `ort` (onnxruntime, the model exported by torch.onnx). With `-bf16` the dense
+network's weights and activations are bfloat16; with `-autocast` PyTorch itself chooses where. onnxruntime has no products in
+bfloat16 on x86. A call takes tensors that are ready and gives probabilities, tables and sigmoid included.
 """
 
 import argparse
+import copy
 import json
 import sys
 import tempfile
@@ -31,24 +34,46 @@ class Model(nn.Module):
         for table in self.tables:
             nn.init.uniform_(table.weight, -0.01, 0.01)
         self.network = Network(config, "dot", "autograd")
+        self.dtype = torch.float32
 
     def forward(self, dense: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         pooled = torch.stack([table(rows[:, place]) for place, table in enumerate(self.tables)], dim=1)
-        return torch.sigmoid(self.network(dense, pooled))
+        return torch.sigmoid(self.network(dense.to(self.dtype), pooled).float())
+
+    def narrow(self) -> "Model":
+        """The same with a dense network in bfloat16; the tables are shared."""
+        twin = copy.copy(self)
+        twin._modules = dict(self._modules, network=copy.deepcopy(self.network).to(torch.bfloat16))
+        twin.dtype = torch.bfloat16
+        return twin
 
 
 def variants(model: Model, example: tuple, names: list[str]) -> dict:
-    found = {}
-    for name in names:
-        if name == "eager":
-            found[name] = model
-        elif name == "jit":
-            found[name] = torch.jit.freeze(torch.jit.trace(model, example))
-        elif name == "compile":
-            found[name] = torch.compile(model, dynamic=False)
-        elif name == "ort":
-            found[name] = onnx_session(model, example)
-    return found
+    return {name: variant(model, example, *name.partition("-")[::2]) for name in names}
+
+
+def variant(model: Model, example: tuple, way: str, precision: str):
+    if precision == "autocast":
+        call = variant(model, example, way, "")
+
+        def autocast(dense, rows):
+            with torch.autocast("cpu", torch.bfloat16):
+                return call(dense, rows)
+
+        return autocast
+    if precision == "bf16":
+        model = model.narrow()
+    if way == "eager":
+        return model
+    if way == "jit":
+        return torch.jit.freeze(torch.jit.trace(model, example))
+    if way == "compile":
+        return torch.compile(model, dynamic=False)
+    if way == "freeze":
+        return torch.compile(model, dynamic=False, options={"freezing": True})
+    if way == "ort" and not precision:
+        return onnx_session(model, example)
+    raise SystemExit(f"there is no variant `{way}-{precision}`")
 
 
 def onnx_session(model: Model, example: tuple):
@@ -94,6 +119,8 @@ def main() -> None:
     arguments = flags.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    # Every variant and batch size is compiled for itself; beyond the usual limit of 8 a call would quietly not be.
+    torch._dynamo.config.recompile_limit = 64
     random = np.random.default_rng(0)
     row_counts = [max(1, rows // arguments.shrink) for rows in ROW_COUNTS]
     with torch.no_grad():

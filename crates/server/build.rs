@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".inference.ModelInferRequest.raw_input_contents")
         .bytes(".inference.ModelInferResponse.raw_output_contents")
         .bytes(".inference.InferTensorContents.bytes_contents")
-        .build_transport(false)
+        .build_client(false)
         .compile_fds(files)?;
     Ok(())
 }

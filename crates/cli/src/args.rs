@@ -15,7 +15,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "serve")]
-pub use serve::{LoggedRequestsName, RowStorageName, ServeArguments, ServeBenchArguments, TransportName};
+pub use serve::{
+    LoggedRequestsName, RowStorageName, ServeArguments, ServeBenchArguments, ServedPrecisionName,
+    TransportName,
+};
 
 /// Trains click and ranking models with very large embedding tables, with the same bits everywhere.
 ///

@@ -4,7 +4,7 @@
 //! the weights well, few enough that their vectors stay in the cache. Which samples share a pass cannot be
 //! seen in the scores: a matrix product has the same bits for any number of rows (`kernels::gemm`).
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use campanile_model::{
     Workspace,
@@ -12,7 +12,7 @@ use campanile_model::{
 };
 use campanile_spec::{FeatureBags, ModelSpec};
 
-use crate::{Request, RequestError, Side, Snapshot};
+use crate::{Inputs, Request, RequestError, Side, Snapshot};
 
 /// Samples of one pass through the network.
 const PASS_SAMPLES: usize = 128;
@@ -49,6 +49,9 @@ pub struct Scorer {
 #[derive(Debug)]
 struct Made {
     model: ModelSpec,
+    /// The inputs of the snapshot that was scored last. A snapshot and its deltas share them, and have one model: to
+    /// know them again takes no look at the model, whose many names take longer to compare than a row to find.
+    inputs: Arc<Inputs>,
     workspace: Workspace,
 }
 
@@ -145,12 +148,19 @@ impl Scorer {
 
     /// Has the memory for a model of this shape.
     fn fit(&mut self, snapshot: &Snapshot) {
-        if self.made.as_ref().is_some_and(|made| made.model == *snapshot.model()) {
-            return;
+        if let Some(made) = &mut self.made {
+            if Arc::ptr_eq(&made.inputs, snapshot.inputs()) {
+                return;
+            }
+            if made.model == *snapshot.model() {
+                made.inputs = Arc::clone(snapshot.inputs());
+                return;
+            }
         }
         let mut workspace = snapshot.network().workspace(PASS_SAMPLES);
         let lands = snapshot.network().landing(&mut workspace).is_some();
-        self.made = Some(Made { model: snapshot.model().clone(), workspace });
+        let (model, inputs) = (snapshot.model().clone(), Arc::clone(snapshot.inputs()));
+        self.made = Some(Made { model, inputs, workspace });
         self.dense.resize(PASS_SAMPLES * snapshot.model().dense_count, 0.0);
         self.pooled.resize(if lands { 0 } else { PASS_SAMPLES * snapshot.pooled_width() }, 0.0);
     }

@@ -1,27 +1,20 @@
 //! Two small clients, for measuring and for tests: REST over a plain connection, and gRPC.
 //!
 //! Both wait for each answer on the calling thread. A client that measures must cost little and hide nothing, so
-//! REST writes bytes that were made beforehand and reads no more than it must.
+//! both write bytes that were made beforehand, in one piece, and read no more than they must.
+
+mod grpc;
 
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri};
-use hyper::{body::Incoming, client::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use thiserror::Error;
-use tokio::runtime::Runtime;
-use tonic::{Code, body::Body};
-use tower_service::Service;
 
-use crate::proto::{
-    ModelInferRequest, ModelInferResponse, grpc_inference_service_client::GrpcInferenceServiceClient,
-};
+pub use grpc::{GrpcClient, GrpcRequest};
 
 /// How long a client waits for bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -157,76 +150,6 @@ impl RestClient {
 
     fn unreadable(&self, problem: &str) -> ClientError {
         ClientError::Answer { address: self.address, problem: problem.to_owned() }
-    }
-}
-
-/// A gRPC connection, with a runtime of its own.
-#[derive(Debug)]
-pub struct GrpcClient {
-    runtime: Runtime,
-    client: GrpcInferenceServiceClient<Connection>,
-}
-
-impl GrpcClient {
-    /// Connects.
-    ///
-    /// # Errors
-    /// When nobody listens, or does not speak HTTP/2.
-    pub fn connect(address: SocketAddr) -> Result<GrpcClient, ClientError> {
-        let failed = |source| ClientError::Connection { address, source };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let sender = runtime.block_on(async {
-            let stream = tokio::net::TcpStream::connect(address).await.map_err(failed)?;
-            stream.set_nodelay(true).map_err(failed)?;
-            let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-                .await
-                .map_err(|error| failed(io::Error::other(error)))?;
-            tokio::spawn(connection);
-            Ok(sender)
-        })?;
-        let origin = Uri::builder().scheme("http").authority(address.to_string()).path_and_query("/").build();
-        let origin = origin.map_err(|error| failed(io::Error::other(error)))?;
-        Ok(GrpcClient {
-            runtime,
-            client: GrpcInferenceServiceClient::with_origin(Connection(sender), origin),
-        })
-    }
-
-    /// Asks for scores; `timeout` is told to the server.
-    ///
-    /// # Errors
-    /// With the server's code and words.
-    pub fn infer(
-        &mut self,
-        request: ModelInferRequest,
-        timeout: Option<Duration>,
-    ) -> Result<ModelInferResponse, (Code, String)> {
-        let mut request = tonic::Request::new(request);
-        if let Some(timeout) = timeout {
-            request.set_timeout(timeout);
-        }
-        let answered = self.runtime.block_on(self.client.model_infer(request));
-        answered
-            .map(tonic::Response::into_inner)
-            .map_err(|status| (status.code(), status.message().to_owned()))
-    }
-}
-
-/// An HTTP/2 connection as tonic wants to call it.
-#[derive(Debug, Clone)]
-struct Connection(http2::SendRequest<Body>);
-
-impl Service<Request<Body>> for Connection {
-    type Response = Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
     }
 }
 

@@ -325,13 +325,16 @@ fn shape_error(tensor: &Tensor, wanted: String) -> FeatureError {
 
 /// Whole numbers that fit 32 bits.
 fn rows(tensor: &Tensor) -> Result<Vec<u32>, FeatureError> {
-    let checked = tensor.integers()?.into_iter().enumerate().map(|(place, value)| {
-        u32::try_from(value).map_err(|_| ProtocolError::Element {
-            input: tensor.name().to_owned(),
-            problem: format!("element {place} is {value}; it must be from 0 to {}", u32::MAX),
-        })
-    });
-    Ok(checked.collect::<Result<_, _>>()?)
+    if tensor.datatype() == Datatype::Uint32 {
+        return Ok(tensor.data().as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect());
+    }
+    let values = tensor.integers()?;
+    // A look at all of them and then a plain conversion is several times faster than checking while collecting.
+    if let Some(place) = values.iter().position(|value| u32::try_from(*value).is_err()) {
+        let problem = format!("element {place} is {}; it must be from 0 to {}", values[place], u32::MAX);
+        return Err(ProtocolError::Element { input: tensor.name().to_owned(), problem }.into());
+    }
+    Ok(values.into_iter().map(|value| value as u32).collect())
 }
 
 /// Gives the elements as raw values.

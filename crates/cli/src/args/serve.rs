@@ -35,6 +35,9 @@ pub struct ServeArguments {
     /// How rows are held in memory.
     #[arg(long, value_enum, default_value = "as-trained")]
     pub rows: RowStorageName,
+    /// The arithmetic of the dense network.
+    #[arg(long, value_enum, default_value = "as-trained")]
+    pub precision: ServedPrecisionName,
     /// Samples that are scored in one call, at most, when several requests wait.
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub max_batch: usize,
@@ -173,6 +176,17 @@ pub enum RowStorageName {
     F16,
     /// In one byte an element, with a step and a least value for each row.
     Int8,
+}
+
+/// The arithmetic of the dense network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServedPrecisionName {
+    /// That of the training: scores have the bits of the evaluation.
+    AsTrained,
+    /// 32-bit floats.
+    F32,
+    /// Operands of matrix products in bfloat16.
+    Bf16,
 }
 
 /// A name and a directory, `NAME=DIR`.

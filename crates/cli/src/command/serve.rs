@@ -20,11 +20,12 @@ use campanile_server::{
     server::{Server, ServerOptions, TraceOptions, follow_once},
     source::{Checkpoints, Published, Source},
 };
+use campanile_spec::Precision;
 use campanile_tables::Registry;
 use serde_json::{Value, json};
 
 use crate::{
-    args::{LoggedRequestsName, RowStorageName, ServeArguments},
+    args::{LoggedRequestsName, RowStorageName, ServeArguments, ServedPrecisionName},
     command::write_report,
 };
 
@@ -113,7 +114,12 @@ fn source(arguments: &ServeArguments) -> Result<Box<dyn Source>> {
         RowStorageName::F16 => RowStorage::F16,
         RowStorageName::Int8 => RowStorage::Int8,
     };
-    let options = Options { rows, ..Options::default() };
+    let precision = match arguments.precision {
+        ServedPrecisionName::AsTrained => None,
+        ServedPrecisionName::F32 => Some(Precision::F32),
+        ServedPrecisionName::Bf16 => Some(Precision::Bf16),
+    };
+    let options = Options { rows, precision, ..Options::default() };
     if let Some(root) = &arguments.registry {
         if !root.is_dir() {
             bail!("there is no registry {}: `campanile publish` makes one", root.display());

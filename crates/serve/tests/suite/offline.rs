@@ -4,7 +4,7 @@ use campanile_comm::threads;
 use campanile_data::Raw;
 use campanile_kernels::Isa;
 use campanile_serve::{Options, Request, Scorer, Scores, Side, Snapshot};
-use campanile_spec::{Batch, Plan};
+use campanile_spec::{Batch, Plan, Precision};
 use campanile_tables::checkpoint::{Checkpoint, Load};
 use campanile_train::{
     TrainError,
@@ -66,6 +66,51 @@ fn scores_have_the_bits_of_the_evaluation_however_requests_are_cut() {
             assert_eq!(bits(&alone), bits(&wanted), "{example}, cut {cut}, alone");
         }
         assert_eq!(wanted.len(), 300 * tasks);
+    }
+}
+
+/// A model that was trained with bfloat16 products is served with them; `f32` must be asked for, and gives other bits.
+#[test]
+fn precision_follows_the_job_unless_another_is_asked_for() {
+    let trained = Trained::example("low_precision");
+    let batch = trained.samples(40);
+    let scored = |precision: Option<Precision>| {
+        let options = Options { precision, ..Options::default() };
+        let snapshot = Snapshot::open(&trained.checkpoint, "low_precision", &options).unwrap();
+        let mut request = Request::new();
+        fill(&mut request, &snapshot, &batch);
+        let mut scores = Scores::default();
+        Scorer::new().score(&snapshot, &[&request], &mut scores).unwrap();
+        (snapshot.model().precision, bits(&scores.logits))
+    };
+    let (precision, followed) = scored(None);
+    assert_eq!(precision, Precision::Bf16);
+    assert_eq!(followed, bits(&offline(&trained, &batch)));
+    assert_eq!(followed, scored(Some(Precision::Bf16)).1);
+    assert_ne!(followed, scored(Some(Precision::F32)).1);
+}
+
+/// A scorer that meets snapshots of other models and other precisions in turn answers each with its own bits.
+#[test]
+fn a_scorer_serves_snapshots_in_turn() {
+    let (one, other) = (Trained::example("tiny"), Trained::example("low_precision"));
+    let open = |trained: &Trained, precision: Precision| {
+        let options = Options { precision: Some(precision), ..Options::default() };
+        Snapshot::open(&trained.checkpoint, "turns", &options).unwrap()
+    };
+    let snapshots = [(&one, Precision::F32), (&other, Precision::F32), (&other, Precision::Bf16)]
+        .map(|(trained, precision)| (trained, open(trained, precision)));
+    let score = |scorer: &mut Scorer, (trained, snapshot): &(&Trained, Snapshot)| {
+        let mut request = Request::new();
+        fill(&mut request, snapshot, &trained.samples(20));
+        let mut scores = Scores::default();
+        scorer.score(snapshot, &[&request], &mut scores).unwrap();
+        bits(&scores.logits)
+    };
+    let wanted = snapshots.each_ref().map(|one| score(&mut Scorer::new(), one));
+    let mut scorer = Scorer::new();
+    for turn in [0, 1, 1, 2, 1, 0, 2, 2, 0] {
+        assert_eq!(score(&mut scorer, &snapshots[turn]), wanted[turn], "snapshot {turn}");
     }
 }
 

@@ -87,7 +87,7 @@ fn json_binary_and_grpc_give_the_bits_of_the_bare_scorer() {
             check(output["name"].as_str().unwrap(), &values, "json");
         }
         for typed in [false, true] {
-            let answer = grpc.infer(grpc_request(&columns, typed), None).unwrap();
+            let answer = grpc.infer(&grpc_request(&columns, typed), None).unwrap();
             assert_eq!(answer.model_version, version);
             for (output, raw) in answer.outputs.iter().zip(&answer.raw_output_contents) {
                 check(&output.name, &floats(raw), "grpc");

@@ -103,9 +103,9 @@ fn both_transports_carry_the_clients_time() {
         ..ModelInferRequest::default()
     };
     let mut grpc = GrpcClient::connect(server.grpc.unwrap()).unwrap();
-    let late = grpc.infer(message.clone(), Some(Duration::from_millis(20))).unwrap_err();
+    let late = grpc.infer(&message, Some(Duration::from_millis(20))).unwrap_err();
     assert_eq!(late.0, tonic::Code::DeadlineExceeded, "{late:?}");
-    grpc.infer(message, Some(Duration::from_secs(20))).unwrap();
+    grpc.infer(&message, Some(Duration::from_secs(20))).unwrap();
     drop(grpc);
     let body = serde_json::json!({ "parameters": { "timeout": 5000 }, "inputs": [
         { "name": "dense", "datatype": "FP32", "shape": [1, 2], "data": [0, 0] },

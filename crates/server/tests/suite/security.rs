@@ -37,7 +37,7 @@ fn without_a_token_only_health_answers() {
         assert_eq!(status(path, &[]), 200, "{path}");
     }
     let mut grpc = GrpcClient::connect(server.grpc.unwrap()).unwrap();
-    assert_eq!(grpc.infer(ModelInferRequest::default(), None).unwrap_err().0, tonic::Code::Unauthenticated);
+    assert_eq!(grpc.infer(&ModelInferRequest::default(), None).unwrap_err().0, tonic::Code::Unauthenticated);
     drop(grpc);
     assert!(server.stop());
 }

@@ -108,7 +108,7 @@ impl Bench {
         for request in requests.iter().cycle().take(8) {
             self.scorer.score(&self.snapshot, &[request], &mut self.scores)?;
         }
-        let isa = Isa::detect();
+        let (isa, precision) = (Isa::detect(), self.snapshot.model().precision);
         let flops = batch as f64 * self.snapshot.forward_flops_per_sample() as f64;
         let (mut times, mut limits) = (Vec::new(), Vec::new());
         let (begin, span) = (Instant::now(), Duration::from_secs_f64(seconds));
@@ -119,7 +119,10 @@ impl Bench {
             let end = Instant::now();
             times.push((end - start).as_secs_f64() * 1e6);
             if end >= limit_due {
-                let operations = peak::multiply_adds(isa, LIMIT_ROUNDS);
+                let operations = match precision {
+                    Precision::F32 => peak::multiply_adds(isa, LIMIT_ROUNDS),
+                    Precision::Bf16 => peak::bf16_multiply_adds(isa, LIMIT_ROUNDS),
+                };
                 limits.push(end.elapsed().as_secs_f64() / operations * flops * 1e6);
                 limit_due = end + LIMIT_EVERY;
             }

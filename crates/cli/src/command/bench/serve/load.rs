@@ -10,10 +10,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use campanile_server::{
-    client::{GrpcClient, RestClient, RestRequest, floats},
-    proto::ModelInferRequest,
-};
+use campanile_server::client::{GrpcClient, GrpcRequest, RestClient, RestRequest, floats};
 use serde_json::Value;
 
 use super::{latencies::Latencies, target::Target, traffic::Traffic, wait_until};
@@ -57,7 +54,7 @@ enum Ended {
 /// What a client sends.
 enum Question<'a> {
     Rest(&'a RestRequest),
-    Grpc(Box<ModelInferRequest>),
+    Grpc(&'a GrpcRequest),
 }
 
 enum Client {
@@ -179,11 +176,11 @@ impl<'a> Load<'a> {
 }
 
 impl Client {
-    /// A request that is ready to be sent. A message is given away when it is sent, so it is copied before it is due.
+    /// A request that is ready to be sent.
     fn question<'a>(&self, traffic: &'a Traffic, place: usize) -> Question<'a> {
         match self {
             Client::Rest(_) => Question::Rest(&traffic.rest[place]),
-            Client::Grpc(_) => Question::Grpc(Box::new(traffic.grpc[place].clone())),
+            Client::Grpc(_) => Question::Grpc(&traffic.grpc[place]),
         }
     }
 
@@ -197,7 +194,7 @@ impl Client {
                 Ok(answer) => Ended::Failed(String::from_utf8_lossy(&answer.body).into_owned()),
                 Err(error) => Ended::Failed(error.to_string()),
             },
-            (Client::Grpc(client), Question::Grpc(request)) => match client.infer(*request, None) {
+            (Client::Grpc(client), Question::Grpc(request)) => match client.send(request, None) {
                 Ok(answer) => Ended::Answered {
                     values: answer.raw_output_contents.first().map(floats).unwrap_or_default(),
                     version: answer.model_version,

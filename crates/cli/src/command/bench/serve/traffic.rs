@@ -7,7 +7,7 @@ use bytes::Bytes;
 use campanile_data::Prepared;
 use campanile_serve::{Input, Inputs, Options, Request, Scorer, Scores, Side, Snapshot};
 use campanile_server::{
-    client::RestRequest,
+    client::{GrpcRequest, RestRequest},
     proto::{
         ModelInferRequest,
         model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
@@ -25,7 +25,7 @@ pub const MODEL: &str = "bench";
 pub struct Traffic {
     pub batches: Vec<Batch>,
     pub rest: Vec<RestRequest>,
-    pub grpc: Vec<ModelInferRequest>,
+    pub grpc: Vec<GrpcRequest>,
     /// By version: what each request must be answered with, for the first task.
     pub expected: BTreeMap<String, Vec<Vec<f32>>>,
 }
@@ -67,7 +67,7 @@ impl Traffic {
                 for batch in &self.batches {
                     let columns = columns(batch, snapshot.inputs());
                     self.rest.push(rest_request(&columns, &task));
-                    self.grpc.push(grpc_request(columns, &task));
+                    self.grpc.push(GrpcRequest::new(&grpc_request(columns, &task)));
                 }
             }
             let mut expected = Vec::new();
