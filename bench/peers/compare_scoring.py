@@ -8,6 +8,7 @@ batch size, in an order that rotates; a ratio is taken inside a round, so load t
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import machine
+import torch_settings
 
 HERE = Path(__file__).resolve().parent
 OURS = "target/release/campanile bench score"
@@ -32,8 +34,15 @@ LARGE_BATCH = 512
 class Peer:
     """A process that answers `go`."""
 
-    def __init__(self, command: list[str]):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None):
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, **(environment or {})},
+        )
         line = self.process.stdout.readline()
         while not line.startswith("ready"):
             if not line:
@@ -70,7 +79,10 @@ def main() -> None:
     ours = {"ours": Peer(own)}
     for extra in filter(None, arguments.ours_also.split(",")):
         ours[f"ours {extra}"] = Peer([*own, *shlex.split(extra)])
-    peer = Peer([sys.executable, str(HERE / "scoring_peer.py"), *shared, "--variants", ",".join(variants)])
+    settings = torch_settings.find(sys.executable)
+    print("\n".join(settings.notes))
+    words = [sys.executable, str(HERE / "scoring_peer.py"), *shared, "--variants", ",".join(variants)]
+    peer = Peer(words, settings.environment)
     turns = [(name, one, []) for name, one in ours.items()]
     turns += [(variant, peer, [variant]) for variant in variants]
     found: dict = {}

@@ -1,8 +1,9 @@
-"""Finds the settings with which PyTorch is fastest on this machine, above all for bf16.
+"""Finds the settings with which PyTorch is fastest on this machine.
 
 bf16 in PyTorch is oneDNN's: quick with AMX, fair with AVX-512, and on a processor with neither it falls back to
 plain loops that are tens of times slower than f32. On virtual machines that hide the AMX tile geometry oneDNN
-dies instead. So each way of running it is tried in a process of its own, and the fastest survivor is taken.
+dies instead. f32 is MKL's, which takes slow code on processors of other makers unless it is told otherwise. So each way of
+running it is tried in a process of its own, and the fastest survivor is taken.
 """
 
 import json
@@ -58,8 +59,12 @@ def cpu_flags() -> set[str]:
     return set()
 
 
-def build_amx_shim() -> Path | None:
-    source, library = HERE / "amx_cpuid.c", HERE / "amx_cpuid.so"
+def is_intel() -> bool:
+    return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+
+
+def build_shim(name: str) -> Path | None:
+    source, library = HERE / f"{name}.c", HERE / f"{name}.so"
     compiler = shutil.which("cc") or shutil.which("gcc")
     if library.exists() and library.stat().st_mtime >= source.stat().st_mtime:
         return library
@@ -88,8 +93,10 @@ def find(python: str) -> TorchSettings:
     ways = {"as installed": {}}
     if "amx_bf16" in cpu_flags():
         ways["without AMX (ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)"] = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
-        if shim := build_amx_shim():
+        if shim := build_shim("amx_cpuid"):
             ways["with AMX's tile geometry supplied (amx_cpuid.c)"] = {"LD_PRELOAD": str(shim)}
+    elif not is_intel() and (shim := build_shim("mkl_cpu")):
+        ways["with MKL's fast code (mkl_cpu.c)"] = {"LD_PRELOAD": str(shim)}
     results, notes = {}, []
     for name, environment in ways.items():
         result = probe(python, environment)
@@ -99,7 +106,7 @@ def find(python: str) -> TorchSettings:
             results[name] = result
     if not results:
         raise SystemExit(f"error: {python} cannot run PyTorch; see README.md for how its environment is made")
-    best = max(results, key=lambda name: results[name]["bf16"])
+    best = max(results, key=lambda name: results[name]["f32"] * results[name]["bf16"])
     for name, result in results.items():
         notes.append(
             f"PyTorch {name}: one thread reaches {result['f32']:.0f} GFLOP/s in f32, {result['bf16']:.1f} in bf16"
