@@ -33,7 +33,8 @@ import tempfile
 
 from bed import ROOT, bed, hosts, train
 
-STEPS, WARM_STEPS = 16, 4
+# Runs of seconds: ranks that share cores run now fast and now slowly, and short runs are mostly luck.
+STEPS, WARM_STEPS = 64, 4
 PARTS = ["input", "lookup", "pack", "network", "module", "update", "dense", "exchange", "members", "rest"]
 COLUMNS = ["hosts", "ranks_per_host", "variant", "cr", "forward", "backward", "link_mbit", "step_ms", "step_ms_least",
            "step_ms_most", "speed", "veth_bytes_per_step", "batch", "features", "dim", "dense_parameters",
