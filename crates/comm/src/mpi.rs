@@ -19,6 +19,7 @@ mod group;
 mod library;
 mod pool;
 mod shared;
+mod waiting;
 
 use std::{
     collections::BTreeSet,

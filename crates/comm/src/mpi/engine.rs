@@ -1,8 +1,8 @@
 //! The one thread that talks to MPI.
 //!
-//! Open MPI moves data only while somebody calls it, so this thread keeps calling: without a pause while a rank's
-//! own thread waits for an answer, now and then while that thread computes (it must not lose its core), and not at
-//! all while nothing is under way. The ranks' own threads never call MPI.
+//! Open MPI moves data only while somebody calls it, so this thread keeps calling: again and again while a rank's
+//! own thread waits for an answer ([`Waiting`]), now and then while that thread computes (it must not lose its core), and
+//! not at all while nothing is under way. The ranks' own threads never call MPI.
 
 use std::{
     collections::BTreeMap,
@@ -16,22 +16,17 @@ use super::{
     library::{Arrived, Ended, Library, Transfers},
     pool::Pool,
     shared::{Answer, Expects, Failure, Order, Outgoing, Shared, Start},
+    waiting::{Pause, Waiting},
 };
 use crate::{Buffer, CommError};
 
 /// Tag of the words between these threads themselves; groups have tags above.
 const CONTROL: u16 = 0;
 
-/// How often the library is asked without a pause before short ones begin.
-const EAGER_POLLS: u32 = 2_000;
-
-/// A pause while a rank's thread waits, after the eager polls.
-const SHORT_PAUSE: Duration = Duration::from_micros(50);
-
 /// A pause while a rank's thread computes.
 const LONG_PAUSE: Duration = Duration::from_micros(200);
 
-/// Words of other ranks are looked for once in so many polls.
+/// Words of other ranks are looked for once in so many polls, and after every nap.
 const POLLS_PER_CONTROL: u32 = 16;
 
 /// How long a rank that gives up waits for the others to do so too; then it ends them.
@@ -81,7 +76,8 @@ pub struct Engine {
     received: PieceCounts,
     others: Vec<Presence>,
     farewell: Option<Farewell>,
-    idle_polls: u32,
+    waiting: Waiting,
+    has_napped: bool,
     polls: u32,
 }
 
@@ -113,7 +109,8 @@ pub fn run(shared: Arc<Shared>, settings: Settings, greeting: &SyncSender<Greeti
         received: PieceCounts::new(),
         others: (0..rank_count).map(|_| Presence::Here).collect(),
         farewell: None,
-        idle_polls: 0,
+        waiting: Waiting::default(),
+        has_napped: false,
         polls: 0,
     };
     engine.run();
@@ -128,7 +125,9 @@ impl Engine {
                 has_moved = true;
             }
             has_moved |= self.poll();
-            self.idle_polls = if has_moved { 0 } else { self.idle_polls.saturating_add(1) };
+            if has_moved {
+                self.waiting.is_over();
+            }
             if let Some(farewell) = &self.farewell {
                 let all_left = self.others.iter().all(|other| !matches!(other, Presence::Here));
                 let is_late = farewell.deadline.is_some_and(|deadline| self.library.seconds() > deadline);
@@ -146,17 +145,24 @@ impl Engine {
         }
     }
 
-    fn pause(&self) {
+    fn pause(&mut self) {
+        self.has_napped = true;
         let is_idle = self.transfers.len() == 0 && self.exchanges.is_empty() && self.farewell.is_none();
         if is_idle {
+            self.waiting.is_over();
             self.shared.sleep(None);
         } else if self.shared.is_waited_for() || self.farewell.is_some() {
-            if self.idle_polls < EAGER_POLLS {
-                std::thread::yield_now();
-            } else {
-                self.shared.nap(SHORT_PAUSE);
+            let now = self.library.seconds();
+            match self.waiting.pause(now) {
+                Pause::GiveWay => {
+                    std::thread::yield_now();
+                    self.waiting.gave_way(now, self.library.seconds());
+                    self.has_napped = false;
+                }
+                Pause::Nap(time) => self.shared.nap(time),
             }
         } else {
+            self.waiting.is_over();
             self.shared.sleep(Some(LONG_PAUSE));
         }
     }
@@ -253,7 +259,7 @@ impl Engine {
                 has_moved = true;
             }
         }
-        if self.polls.is_multiple_of(POLLS_PER_CONTROL) || self.idle_polls >= EAGER_POLLS {
+        if self.polls.is_multiple_of(POLLS_PER_CONTROL) || self.has_napped {
             while let Some(arrived) = self.library.arrived(CONTROL) {
                 let label = Label::Words(arrived.source);
                 self.transfers.receive(&self.library, arrived, Buffer::new(), label);
