@@ -23,6 +23,8 @@ use campanile_comm::{host_name, mpi::Activity};
 use campanile_train::ranks::Pulse;
 use serde_json::json;
 
+use crate::awake::AwakeClock;
+
 /// The variable in which the launcher tells where it is.
 pub const VARIABLE: &str = "CAMPANILE_LAUNCHER";
 
@@ -112,7 +114,8 @@ impl Heartbeat {
             pulse,
             activity,
             shared: Arc::clone(&shared),
-            answered: Instant::now(),
+            clock: AwakeClock::start(),
+            answered: Duration::ZERO,
         };
         beater.beat(None).context("the first beat was not taken by campanile launch")?;
         let thread = std::thread::Builder::new().name("heartbeat".to_owned()).spawn(move || beater.run())?;
@@ -137,7 +140,9 @@ struct Beater {
     pulse: Arc<Pulse>,
     activity: Activity,
     shared: Arc<Shared>,
-    answered: Instant,
+    clock: AwakeClock,
+    /// When the launcher was heard last, by the clock.
+    answered: Duration,
 }
 
 impl Beater {
@@ -156,7 +161,7 @@ impl Beater {
             if is_last {
                 return;
             }
-            let lost = outcome.is_err() || self.answered.elapsed() > self.launcher.silence;
+            let lost = outcome.is_err() || self.clock.look() - self.answered > self.launcher.silence;
             if lost && !self.shared.is_over.load(Ordering::SeqCst) {
                 // Nobody watches any more, and this rank may wait for one that is gone: it must not stay behind.
                 eprintln!(
@@ -192,7 +197,7 @@ impl Beater {
         match read {
             Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {
-                self.answered = Instant::now();
+                self.answered = self.clock.look();
                 Ok(())
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),

@@ -4,6 +4,8 @@
 //! what went wrong, and turns it into the exit code: 0 fine, 1 failed, 2 misused.
 
 mod args;
+#[cfg(feature = "mpi")]
+mod awake;
 mod claim;
 mod command;
 mod format;

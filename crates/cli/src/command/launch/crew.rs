@@ -3,10 +3,12 @@
 use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::Value;
+
+use crate::awake::AwakeClock;
 
 /// The most bytes of an unfinished line; more is not a beat.
 const LINE_BYTES_MAX: usize = 1 << 16;
@@ -31,8 +33,10 @@ pub struct Crew {
     limits: Limits,
     strangers: Vec<Line>,
     ranks: Vec<Option<Member>>,
-    started: Instant,
-    moved: Instant,
+    clock: AwakeClock,
+    /// The present look, and the last one in which a rank had done something: times of the clock.
+    now: Duration,
+    moved: Duration,
 }
 
 /// A connection, and what it has said of a line.
@@ -50,7 +54,7 @@ struct Member {
     step: u64,
     moves: u64,
     is_waiting: bool,
-    beat: Instant,
+    beat: Duration,
     goodbye: Option<Goodbye>,
 }
 
@@ -61,13 +65,14 @@ struct Goodbye {
 impl Crew {
     /// So many ranks, none of which has said anything.
     pub fn new(rank_count: usize, token: String, limits: Limits) -> Crew {
-        let now = Instant::now();
         let ranks = (0..rank_count).map(|_| None).collect();
-        Crew { token, limits, strangers: Vec::new(), ranks, started: now, moved: now }
+        let (clock, now) = (AwakeClock::start(), Duration::ZERO);
+        Crew { token, limits, strangers: Vec::new(), ranks, clock, now, moved: now }
     }
 
     /// Listens to all ranks; says what is wrong if one of them hangs.
     pub fn look(&mut self, listener: &TcpListener) -> Option<String> {
+        self.now = self.clock.look();
         while let Ok((stream, _)) = listener.accept() {
             if self.strangers.len() < STRANGERS_MAX && stream.set_nonblocking(true).is_ok() {
                 self.strangers.push(Line { stream, text: Vec::new() });
@@ -94,10 +99,10 @@ impl Crew {
             let rank = beat["rank"].as_u64().unwrap_or(u64::MAX) as usize;
             let is_ours = beat["token"].as_str() == Some(&self.token) && rank < self.ranks.len();
             if is_ours && self.ranks[rank].is_none() {
-                let mut member = Member::new(line, beat);
-                words.iter().skip(1).for_each(|beat| member.hear(beat));
+                let mut member = Member::new(line, beat, self.now);
+                words.iter().skip(1).for_each(|beat| member.hear(beat, self.now));
                 self.ranks[rank] = Some(member);
-                self.moved = Instant::now();
+                self.moved = self.now;
             }
         }
     }
@@ -109,9 +114,9 @@ impl Crew {
         let is_open = line.read(&mut beats);
         for beat in beats {
             let moves = member.moves;
-            member.hear(&beat);
+            member.hear(&beat, self.now);
             if member.moves != moves {
-                self.moved = Instant::now();
+                self.moved = self.now;
             }
         }
         if !is_open {
@@ -122,7 +127,8 @@ impl Crew {
     /// Who hangs, in words.
     fn hung(&self) -> Option<String> {
         let is_silent = |member: &&Member| {
-            member.line.is_some() && member.goodbye.is_none() && member.beat.elapsed() > self.limits.silence
+            let silence = self.now - member.beat;
+            member.line.is_some() && member.goodbye.is_none() && silence > self.limits.silence
         };
         let members = || self.ranks.iter().enumerate().filter_map(|(rank, m)| Some((rank, m.as_ref()?)));
         if let Some((rank, member)) = members().find(|(_, member)| is_silent(member)) {
@@ -131,12 +137,12 @@ impl Crew {
         }
         let absent: Vec<String> =
             (0..self.ranks.len()).filter(|&rank| self.ranks[rank].is_none()).map(|r| r.to_string()).collect();
-        if !absent.is_empty() && self.started.elapsed() > self.limits.start {
+        if !absent.is_empty() && self.now > self.limits.start {
             let seconds = self.limits.start.as_secs();
             return Some(format!("rank {} has not started within {seconds} s: ended", absent.join(", ")));
         }
         let may_stall = !self.limits.stall.is_zero() && absent.is_empty();
-        if may_stall && self.moved.elapsed() > self.limits.stall {
+        if may_stall && self.now - self.moved > self.limits.stall {
             // Who waits, waits for somebody who does not.
             let stuck: Vec<String> = members()
                 .filter(|(_, member)| !member.is_waiting && member.goodbye.is_none())
@@ -170,7 +176,7 @@ impl Crew {
 }
 
 impl Member {
-    fn new(line: Line, beat: &Value) -> Member {
+    fn new(line: Line, beat: &Value, now: Duration) -> Member {
         let mut member = Member {
             line: Some(line),
             host: beat["host"].as_str().unwrap_or_default().to_owned(),
@@ -179,19 +185,19 @@ impl Member {
             step: 0,
             moves: 0,
             is_waiting: false,
-            beat: Instant::now(),
+            beat: now,
             goodbye: None,
         };
-        member.hear(beat);
+        member.hear(beat, now);
         member
     }
 
-    fn hear(&mut self, beat: &Value) {
+    fn hear(&mut self, beat: &Value, now: Duration) {
         self.phase = beat["phase"].as_str().unwrap_or_default().to_owned();
         self.step = beat["step"].as_u64().unwrap_or_default();
         self.moves = beat["moves"].as_u64().unwrap_or_default();
         self.is_waiting = beat["waiting"].as_bool().unwrap_or_default();
-        self.beat = Instant::now();
+        self.beat = now;
         if beat["goodbye"].is_object() {
             self.goodbye = Some(Goodbye { has_reason: beat["goodbye"]["reason"].is_string() });
         }
