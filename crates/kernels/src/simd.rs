@@ -48,6 +48,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn relu(self) -> Self;
     /// +0 where `gate` is at or below zero; where it is NaN or above, the lane stays.
     unsafe fn zero_where_not_positive(self, gate: Self) -> Self;
+    /// Whether a lane is -0.
+    unsafe fn has_minus_zero(self) -> bool;
+    /// Writes the lanes that have a bit of `mask` one behind the other, and their numbers, counted from `first`; what is behind
+    /// them, up to [`Vector::LANES`], may be anything. How many there are.
+    unsafe fn store_present(self, mask: u32, first: u32, places: *mut u32, values: *mut f32) -> usize;
     /// The nearest bfloat16, ties to even; NaN becomes a quiet NaN.
     unsafe fn round_to_bf16(self) -> Self;
     /// Tells the processor that the line at `at` is soon wanted. Any address is allowed.

@@ -116,6 +116,31 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn has_minus_zero(self) -> bool {
+        // SAFETY: see the impl.
+        unsafe {
+            let equal = _mm256_cmpeq_epi32(_mm256_castps_si256(self.0), _mm256_set1_epi32(i32::MIN));
+            _mm256_movemask_epi8(equal) != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_present(self, mask: u32, first: u32, places: *mut u32, values: *mut f32) -> usize {
+        let (mut lanes, mut count) = ([0.0; 8], 0);
+        // SAFETY: see the impl; `count` stays below the lanes.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            for (lane, value) in lanes.into_iter().enumerate() {
+                // Without a branch, for nobody can foresee which lanes are zero.
+                *places.add(count) = first + lane as u32;
+                *values.add(count) = value;
+                count += usize::from(value.to_bits() & mask != 0);
+            }
+        }
+        count
+    }
+
+    #[inline(always)]
     unsafe fn round_to_bf16(self) -> Self {
         // SAFETY: see the impl.
         unsafe {
