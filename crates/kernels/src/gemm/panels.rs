@@ -84,21 +84,24 @@ impl Panels {
         mut y: MatrixMut<'_>,
     ) {
         let ending = Ending { bias, relu: activation == Activation::Relu, ..Ending::plain(Store::Replace) };
-        if x.rows() == 1 && self.forward_skipping(scratch, x, ending, y.row(0)) {
+        if self.forward_skipping(scratch, x, ending, y.lend()) {
             return;
         }
         self.along(scratch, x, self.forward.floats(), ending, y);
     }
 
-    /// The forward product of one row, without the weights that it multiplies by zero. Whether it could be done so; if not,
+    /// The forward product of a few rows, without the weights that they multiply by zero. Whether it could be done so; if not,
     /// `y` may hold anything.
     fn forward_skipping(
         &self,
         scratch: &mut Scratch,
         x: Matrix<'_>,
         ending: Ending<'_>,
-        y: &mut [f32],
+        y: MatrixMut<'_>,
     ) -> bool {
+        if !(1..=self.loops.skip.rows_max()).contains(&x.rows()) {
+            return false;
+        }
         let finite = || are_finite(self.forward.words(), self.loops.terms);
         if !*self.finite.get_or_init(finite) {
             return false;
@@ -106,7 +109,7 @@ impl Panels {
         let Scratch { left, present, .. } = scratch;
         let x = self.rounded(left, x);
         // SAFETY: `Panels::new` checked the level.
-        unsafe { skip::multiply(self.loops, present, x.row(0), self.forward.floats(), ending, y) }
+        unsafe { skip::multiply(self.loops, present, x, self.forward.floats(), ending, y) }
     }
 
     /// See [`super::Linear::backward_data`].

@@ -1,7 +1,8 @@
-//! Products of one row, without the weights that it would multiply by zero.
+//! Products of one row or a few, without the weights that they would multiply by zero.
 //!
 //! One row uses every weight once, so the product takes as long as its weights take to come from a farther cache. After a
-//! ReLU about half of the row is zero: the terms that are not are listed once, and panels are walked along the list.
+//! ReLU about half of the row is zero: the terms that are not are listed once, and panels are walked along the list. Several
+//! rows share one list, without the terms that are zero in each of them; what is zero in one sample often is so in the next.
 //!
 //! ```text
 //!   row      .5  0  0  2  0 -1        panels  k ┌───┬───┬─ ...   several at once: their sums do not wait for
@@ -18,11 +19,14 @@
 //! caller multiplies everything; and so it does where a weight is not finite, for zero times infinity is NaN.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use super::cuts::Cuts;
 use super::product::Ending;
-use super::tile::{Step, TileLoops, Tiles, finish};
+use super::tile::{Finish, Step, TileLoops, Tiles, finish};
 use super::word::{Pair, Whole, Word, magnitude};
 use super::{BLOCK, Operands};
+use crate::matrix::{Matrix, MatrixMut, Store};
 use crate::simd::Vector;
 
 /// Entries of the list by which weights are asked for ahead of their use: no processor guesses where the list goes on.
@@ -32,73 +36,98 @@ const AHEAD: usize = 8;
 const SPARE: usize = 16;
 const _: () = assert!(AHEAD <= SPARE);
 
-/// The words of a row that are not zero.
+/// Several rows are multiplied whole where the list has more than this share of their terms: what is left out must pay for
+/// making the list.
+const SHARE_MAX: (usize, usize) = (15, 16);
+
+/// The words of a few rows, without those that are zero in each row.
 #[derive(Debug, Default)]
 pub(super) struct Present {
     /// Their places; then the first ones again, for who looks ahead.
     places: Vec<u32>,
+    /// `[row][entry]`, rows [`Present::stride`] apart.
     values: Vec<f32>,
+    stride: usize,
     /// Where the list's part of each block of the sum ends.
     ends: Vec<usize>,
 }
 
 impl Present {
-    /// Lists the words of `row` that are not zero.
+    /// Lists the words that are not zero in at least one row.
     ///
     /// # Safety
     ///
     /// The processor has the instructions of `loops`.
-    unsafe fn list(&mut self, loops: &TileLoops, row: &[f32]) {
-        let room = row.len() + SPARE;
-        if self.places.len() < room {
-            self.places.resize(room, 0);
-            self.values.resize(room, 0.0);
+    unsafe fn list(&mut self, loops: &TileLoops, rows: Matrix<'_>) {
+        let depth = rows.columns();
+        self.stride = depth + SPARE;
+        if self.places.len() < self.stride {
+            self.places.resize(self.stride, 0);
+        }
+        if self.values.len() < rows.rows() * self.stride {
+            self.values.resize(rows.rows() * self.stride, 0.0);
         }
         self.ends.clear();
         let (mut count, block) = (0, loops.words(BLOCK));
-        for (number, words) in row.chunks(block).enumerate() {
-            let (places, values) = (&mut self.places[count..], &mut self.values[count..]);
+        for first in (0..depth).step_by(block) {
+            let words = first..depth.min(first + block);
             // SAFETY: the caller has the level.
-            count += unsafe { (loops.skip.list)(words, number * block, places, values) };
+            count += unsafe { (loops.skip.list)(self, rows, words, count) };
             self.ends.push(count);
         }
         for entry in 0..AHEAD {
             self.places[count + entry] = if count > 0 { self.places[entry % count] } else { 0 };
         }
     }
+
+    fn entries(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
 }
 
-/// Writes the words that are not zero and their places, which begin at `first`. How many there are.
+/// Appends those of `words` that are not zero in at least one row to a list of `entries`. How many there are.
 ///
 /// # Safety
 ///
 /// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn list<V: Vector, W: Word<V>>(
-    words: &[f32],
-    first: usize,
-    places: &mut [u32],
-    values: &mut [f32],
+    present: &mut Present,
+    rows: Matrix<'_>,
+    words: Range<usize>,
+    entries: usize,
 ) -> usize {
-    assert!(places.len().min(values.len()) >= words.len() + V::LANES);
-    let mut count = 0;
-    for start in (0..words.len()).step_by(V::LANES) {
+    let Present { places, values, stride, .. } = present;
+    let mut count = entries;
+    assert!(words.end <= rows.columns() && entries <= words.start && words.end + V::LANES <= *stride);
+    assert!(*stride <= places.len() && rows.rows() * *stride <= values.len());
+    for start in words.clone().step_by(V::LANES) {
+        let lanes = V::LANES.min(words.end - start);
         // SAFETY: lanes that are words are read; `count` is at most `start`, so whole registers fit behind it.
         unsafe {
-            let from = words.as_ptr().add(start);
-            let lanes = V::LANES.min(words.len() - start);
-            let word = if lanes == V::LANES { V::load(from) } else { V::load_first(from, lanes) };
-            let (places, values) = (places.as_mut_ptr().add(count), values.as_mut_ptr().add(count));
-            count += word.store_present(magnitude(W::TERMS), (first + start) as u32, places, values);
+            let load = |row: usize| {
+                let from = rows.as_ptr().add(row * rows.stride() + start);
+                if lanes == V::LANES { V::load(from) } else { V::load_first(from, lanes) }
+            };
+            let mut any = load(0);
+            for row in 1..rows.rows() {
+                any = any.or(load(row));
+            }
+            let present = any.lanes_with(magnitude(W::TERMS));
+            V::store_places(present, start as u32, places.as_mut_ptr().add(count));
+            for row in 0..rows.rows() {
+                load(row).store_present(present, values.as_mut_ptr().add(row * *stride + count));
+            }
+            count += present.count_ones() as usize;
         }
     }
-    count
+    count - entries
 }
 
 /// Some groups of panels, and the list to walk them along.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
-    /// `a` are the values of the list.
+    /// `a` are the values of the list, rows `a_stride` apart.
     tiles: Tiles,
     places: &'a [u32],
     ends: &'a [usize],
@@ -115,13 +144,32 @@ pub(crate) type WalkLoop = unsafe fn(&Walk<'_>) -> bool;
 #[derive(Debug)]
 pub(crate) struct SkipLoops {
     /// See [`list`].
-    pub list: unsafe fn(&[f32], usize, &mut [u32], &mut [f32]) -> usize,
-    /// `[registers of a panel - 1][panels at once - 1]`.
-    pub walks: &'static [&'static [WalkLoop]],
+    list: unsafe fn(&mut Present, Matrix<'_>, Range<usize>, usize) -> usize,
+    /// For one row: `[registers of a panel - 1][panels at once - 1]`.
+    one_row: &'static [&'static [WalkLoop]],
+    /// For several: `[registers of a panel - 1][rows - 2]`.
+    several_rows: &'static [&'static [WalkLoop]],
 }
 
-/// `c = row b`, and what `ending` adds to that, along the words of the row that are not zero. Whether it is done: if not,
-/// `c` may hold anything, and the caller must multiply everything.
+impl SkipLoops {
+    /// The most rows that can be multiplied at once.
+    pub(super) fn rows_max(&self) -> usize {
+        self.several_rows[0].len() + 1
+    }
+
+    /// The walk over panels of so many registers, and how many of them it takes at once where there are `panels`.
+    fn walk(&self, rows: usize, registers: usize, panels: usize) -> (WalkLoop, usize) {
+        if rows > 1 {
+            return (self.several_rows[registers - 1][rows - 2], 1);
+        }
+        let walks = self.one_row[registers - 1];
+        let together = walks.len().min(panels);
+        (walks[together - 1], together)
+    }
+}
+
+/// `c = rows b`, and what `ending` adds to that, along the words that are not zero in at least one row. Whether it is done: if
+/// not, `c` may hold anything, and the caller must multiply everything.
 ///
 /// # Safety
 ///
@@ -129,31 +177,35 @@ pub(crate) struct SkipLoops {
 ///
 /// # Panics
 ///
-/// If an operand is too small for the result.
+/// If there are more rows than [`SkipLoops::rows_max`], or an operand is too small for the result.
 pub(super) unsafe fn multiply(
     loops: &TileLoops,
     present: &mut Present,
-    row: &[f32],
+    rows: Matrix<'_>,
     right: &[f32],
     ending: Ending<'_>,
-    c: &mut [f32],
+    mut c: MatrixMut<'_>,
 ) -> bool {
-    let (depth, columns) = (row.len(), c.len());
+    let (depth, columns) = (rows.columns(), c.columns());
     assert!(
         right.len() >= columns.next_multiple_of(loops.lanes) * depth,
         "a right operand of {}",
         right.len()
     );
+    assert!(rows.rows() == c.rows() && (1..=loops.skip.rows_max()).contains(&c.rows()));
     assert!(ending.bias.is_none_or(|bias| bias.len() == columns) && ending.mask.is_none());
+    assert!(ending.store == Store::Replace);
     // SAFETY: the caller has the level.
-    unsafe { present.list(loops, row) };
+    unsafe { present.list(loops, rows) };
+    if rows.rows() > 1 && present.entries() * SHARE_MAX.1 > depth * SHARE_MAX.0 {
+        return false;
+    }
     let cuts: Cuts = loops.panels(Operands::F32, columns).cuts;
     for run in cuts.runs(0..cuts.len()) {
-        let table = loops.skip.walks[run.first.length - 1];
         let width = run.first.length * loops.lanes;
         let mut panel = 0;
         while panel < run.count {
-            let together = table.len().min(run.count - panel);
+            let (walk, together) = loops.skip.walk(rows.rows(), run.first.length, run.count - panel);
             let count = (run.count - panel) / together;
             let first = run.first.start * loops.lanes + panel * width;
             let step = together * width;
@@ -162,18 +214,17 @@ pub(super) unsafe fn multiply(
                 step: Step { a: 0, b: step * depth, c: step, mask: 0, columns: step },
                 depth,
                 a: present.values.as_ptr(),
-                a_stride: 0,
+                a_stride: present.stride,
                 b: right[first * depth..].as_ptr(),
                 next_b: std::ptr::null(),
                 next_floats: 0,
-                c: c[first..].as_mut_ptr(),
-                c_stride: 0,
+                c: c.as_mut_ptr().wrapping_add(first),
+                c_stride: c.stride(),
                 columns: columns - first,
                 finish: ending.finish(0, first),
             };
-            let walk = Walk { tiles, places: &present.places, ends: &present.ends };
             // SAFETY: places are below `depth`, the panels lie inside `right`, and the caller has the level.
-            if !unsafe { table[together - 1](&walk) } {
+            if !unsafe { walk(&Walk { tiles, places: &present.places, ends: &present.ends }) } {
                 return false;
             }
             panel += count * together;
@@ -182,52 +233,64 @@ pub(super) unsafe fn multiply(
     true
 }
 
-/// The walk itself, over panels of `NV` registers, of which `N` are summed at once.
+/// The walk itself, of `MR` rows over panels of `NV` registers, of which `N` are summed at once.
 ///
 /// # Safety
 ///
 /// As for [`WalkLoop`].
 #[inline(always)]
-unsafe fn run<V: Vector, W: Word<V>, const NV: usize, const N: usize>(walk: &Walk<'_>) -> bool {
+unsafe fn run<V: Vector, W: Word<V>, const MR: usize, const NV: usize, const N: usize>(
+    walk: &Walk<'_>,
+) -> bool {
     let Walk { mut tiles, places, ends } = *walk;
     let panel = tiles.depth * NV * V::LANES;
     let entries = ends.last().copied().unwrap_or(0);
     assert!(entries + AHEAD <= places.len());
     for group in 0..tiles.count {
         let next = if group + 1 < tiles.count { tiles.step.b } else { 0 };
-        // SAFETY: the caller's contract covers every place of every panel of the group.
-        unsafe {
-            let mut total = [V::zero(); N];
-            let (mut start, mut has_minus_zero) = (0, false);
-            for (block, &end) in ends.iter().enumerate() {
-                let mut sums = [V::zero(); N];
+        let mut start = 0;
+        for (block, &end) in ends.iter().enumerate() {
+            // SAFETY: the caller's contract covers every place of every panel of the group.
+            unsafe {
+                let mut sums = [[V::zero(); N]; MR];
                 for entry in start..end {
                     let ahead = *places.get_unchecked(entry + AHEAD) as usize * (NV * V::LANES);
                     let ahead = tiles.b.wrapping_add(ahead + if entry + AHEAD < entries { 0 } else { next });
                     let at = tiles.b.add(*places.get_unchecked(entry) as usize * (NV * V::LANES));
-                    let left = V::splat(*tiles.a.add(entry));
-                    for (j, sum) in sums.iter_mut().enumerate() {
+                    let mut right = [V::zero(); N];
+                    for (j, right) in right.iter_mut().enumerate() {
                         let offset = j / NV * panel + j % NV * V::LANES;
                         if (j % NV * V::LANES).is_multiple_of(LINE) {
                             V::prefetch(ahead.wrapping_add(offset));
                         }
-                        *sum = W::add_product(*sum, left, V::load(at.add(offset)));
+                        *right = V::load(at.add(offset));
+                    }
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let left = V::splat(*tiles.a.add(i * tiles.a_stride + entry));
+                        for (sum, right) in sums.iter_mut().zip(right) {
+                            *sum = W::add_product(*sum, left, right);
+                        }
                     }
                 }
-                for (total, sum) in total.iter_mut().zip(sums) {
+                let mut has_minus_zero = false;
+                for sum in sums.iter().flatten() {
                     has_minus_zero |= sum.has_minus_zero();
-                    *total = if block == 0 { sum } else { total.add(sum) };
                 }
-                start = end;
+                if has_minus_zero {
+                    return false;
+                }
+                let mut now = tiles;
+                if block + 1 < ends.len() {
+                    now.finish = Finish::STORE;
+                }
+                now.finish.add = block > 0;
+                if tiles.columns >= N * V::LANES {
+                    finish::<V, MR, N, true>(&now, sums);
+                } else {
+                    finish::<V, MR, N, false>(&now, sums);
+                }
             }
-            if has_minus_zero {
-                return false;
-            }
-            if tiles.columns >= N * V::LANES {
-                finish::<V, 1, N, true>(&tiles, [total]);
-            } else {
-                finish::<V, 1, N, false>(&tiles, [total]);
-            }
+            start = end;
         }
         tiles.advance();
     }
@@ -238,34 +301,38 @@ unsafe fn run<V: Vector, W: Word<V>, const NV: usize, const N: usize>(walk: &Wal
 const LINE: usize = 16;
 
 macro_rules! skip_loops {
-    ($name:ident, $vector:ty, $word:ty, $features:literal, $($nv:literal: $($n:literal)*),*) => {
+    ($name:ident, $vector:ty, $word:ty, $features:literal, one row $($nv:literal: $($n:literal)*),*; rows $mrs:tt) => {
         pub(crate) mod $name {
             use super::*;
 
             #[target_feature(enable = $features)]
-            unsafe fn list(words: &[f32], first: usize, places: &mut [u32], values: &mut [f32]) -> usize {
+            unsafe fn list(to: &mut Present, rows: Matrix<'_>, words: Range<usize>, entries: usize) -> usize {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { super::list::<$vector, $word>(words, first, places, values) }
+                unsafe { super::list::<$vector, $word>(to, rows, words, entries) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn walk<const NV: usize, const N: usize>(walk: &Walk<'_>) -> bool {
+            unsafe fn walk<const MR: usize, const NV: usize, const N: usize>(walk: &Walk<'_>) -> bool {
                 // SAFETY: this function has the features, and hands its contract on.
-                unsafe { run::<$vector, $word, NV, N>(walk) }
+                unsafe { run::<$vector, $word, MR, NV, N>(walk) }
             }
 
-            pub(crate) static LOOPS: SkipLoops =
-                SkipLoops { list, walks: &[$(&[$(walk::<$nv, $n>),*]),*] };
+            pub(crate) static LOOPS: SkipLoops = SkipLoops {
+                list,
+                one_row: &[$(&[$(walk::<1, $nv, $n>),*]),*],
+                several_rows: &[$(skip_loops!(@rows $nv $mrs)),*],
+            };
         }
     };
+    (@rows $nv:literal [$($mr:literal)*]) => { &[$(walk::<$mr, $nv, $nv>),*] };
 }
 
 #[cfg(target_arch = "x86_64")]
-skip_loops!(avx2, crate::simd::Avx2, Whole, "avx2,fma", 1: 1 2 3 4, 2: 2 4 6 8);
+skip_loops!(avx2, crate::simd::Avx2, Whole, "avx2,fma", one row 1: 1 2 3 4, 2: 2 4 6 8; rows [2 3 4 5 6]);
 #[cfg(target_arch = "x86_64")]
-skip_loops!(avx512, crate::simd::Avx512, Whole, "avx512f,avx512dq", 1: 1 2 3 4, 2: 2 4 6 8, 3: 3 6, 4: 4 8);
+skip_loops!(avx512, crate::simd::Avx512, Whole, "avx512f,avx512dq", one row 1: 1 2 3 4, 2: 2 4 6 8, 3: 3 6; rows [2 3 4 5 6 7 8]);
 #[cfg(target_arch = "x86_64")]
-skip_loops!(pairs, crate::simd::Avx512, Pair, "avx512f,avx512dq,avx512bf16", 1: 1 2 3 4, 2: 2 4 6 8, 3: 3 6, 4: 4 8);
+skip_loops!(pairs, crate::simd::Avx512, Pair, "avx512f,avx512dq,avx512bf16", one row 1: 1 2 3 4, 2: 2 4 6 8, 3: 3 6; rows [2 3 4 5 6 7 8]);
 
 #[cfg(test)]
 mod tests;

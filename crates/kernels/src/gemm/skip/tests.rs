@@ -64,7 +64,9 @@ fn listed(x: &[f32], w: &[f32]) -> Vec<(Vec<f32>, bool)> {
         // SAFETY: `isa` proves the level of its loops.
         let sure = unsafe {
             (loops.pack.from_columns)(layout, Matrix::contiguous(w, x.len()), &mut right);
-            multiply(loops, &mut Present::default(), x, &right, Ending::plain(Store::Replace), &mut y)
+            let to = MatrixMut::contiguous(&mut y, outputs);
+            let x = Matrix::contiguous(x, x.len());
+            multiply(loops, &mut Present::default(), x, &right, Ending::plain(Store::Replace), to)
         };
         results.push((y, sure));
     }
@@ -88,14 +90,16 @@ proptest! {
         every_level_matches(&x, &w, has_bias.then_some(&bias), Kind::Tiny == kind || Kind::Tiny == weights);
     }
 
-    /// A row alone has the bits of the same row among others, for which nothing is left out; products of bfloat16 pairs too,
-    /// whose denormals are not the twin's.
+    /// A row alone has the bits of the same row among others, which may leave out less or nothing; products of bfloat16 pairs
+    /// too, whose denormals are not the twin's.
     #[test]
     fn a_row_alone_has_the_bits_of_a_row_among_others(
-        (inputs, outputs) in (1usize..90, 1usize..120), share in 0u32..=8, seed in any::<u32>(),
-        kind in any_kind(), weights in any_kind(),
+        rows in 2usize..11, (inputs, outputs) in (1usize..90, 1usize..120), share in 0u32..=8,
+        blank in 0usize..90, seed in any::<u32>(), kind in any_kind(), weights in any_kind(),
     ) {
-        let x = with_zeros(seed.into(), kind, 2 * inputs, share);
+        let mut x = with_zeros(seed.into(), kind, rows * inputs, share);
+        // Some columns are zero in all rows.
+        x.chunks_mut(inputs).for_each(|row| row[blank.min(inputs)..].fill(-0.0));
         let w = values(u64::from(seed) + 1, weights, inputs * outputs);
         let all = Isa::all().into_iter().flat_map(|isa| [(isa, Operands::F32), (isa, Operands::Bf16)]);
         for (isa, operands) in all {
@@ -105,7 +109,8 @@ proptest! {
                 y.truncate(outputs);
                 y
             });
-            prop_assert_eq!(&together[..2 * outputs], &alone.collect::<Vec<_>>(), "{:?} {:?}", isa, operands);
+            let alone: Vec<u32> = alone.collect();
+            prop_assert_eq!(&together[..rows * outputs], &alone, "{:?} {:?}", isa, operands);
         }
     }
 
@@ -224,13 +229,19 @@ fn the_list_has_places_and_values_by_block() {
         (row[2], row[5], row[7], row[BLOCK + 1]) = (1.0, -0.0, f32::NAN, -2.0);
         let mut present = Present::default();
         // SAFETY: the processor has every level of `Isa::all`.
-        unsafe { present.list(loops, &row) };
+        unsafe { present.list(loops, Matrix::contiguous(&row, row.len())) };
         assert_eq!(present.ends, [2, 3]);
         assert_eq!(present.places[..7], [2, 7, BLOCK as u32 + 1, 2, 7, BLOCK as u32 + 1, 2]);
         assert_eq!((present.values[0], present.values[1].is_nan(), present.values[2]), (1.0, true, -2.0));
         // A shorter row after it.
         // SAFETY: as above.
-        unsafe { present.list(loops, &[0.0, 4.0]) };
+        unsafe { present.list(loops, Matrix::contiguous(&[0.0, 4.0], 2)) };
         assert_eq!((present.ends.as_slice(), &present.places[..2]), (&[1][..], &[1, 1][..]));
+        // Two rows: what is zero in both is left out.
+        // SAFETY: as above.
+        unsafe { present.list(loops, Matrix::contiguous(&[0.0, 4.0, 0.0, -0.0, 0.0, 5.0], 3)) };
+        assert_eq!((present.ends.as_slice(), &present.places[..2]), (&[2][..], &[1, 2][..]));
+        let rows = present.values.chunks(present.stride).map(|row| row[..2].to_vec());
+        assert_eq!(rows.take(2).collect::<Vec<_>>(), [[4.0, 0.0], [0.0, 5.0]]);
     }
 }
