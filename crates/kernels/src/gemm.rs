@@ -16,6 +16,7 @@ pub(crate) mod pack;
 mod panels;
 pub(crate) mod product;
 pub(crate) mod scalar;
+pub(crate) mod skip;
 pub(crate) mod tile;
 pub(crate) mod word;
 
@@ -23,6 +24,7 @@ use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, MatrixMut, Store};
 use panels::Panels;
+use skip::Present;
 
 /// Terms that are summed into one accumulator before it is added to the result.
 pub const BLOCK: usize = 512;
@@ -72,6 +74,7 @@ pub struct Scratch {
     left: Buffer,
     right: Buffer,
     turned: Buffer,
+    present: Present,
 }
 
 /// The weights of a linear layer, ready for products in both directions.

@@ -48,6 +48,16 @@ pub(crate) trait Vector: Copy {
     unsafe fn relu(self) -> Self;
     /// +0 where `gate` is at or below zero; where it is NaN or above, the lane stays.
     unsafe fn zero_where_not_positive(self, gate: Self) -> Self;
+    /// Whether a lane is -0.
+    unsafe fn has_minus_zero(self) -> bool;
+    /// The bits of both.
+    unsafe fn or(self, other: Self) -> Self;
+    /// The lanes that have a bit of `mask`, as bits.
+    unsafe fn lanes_with(self, mask: u32) -> u32;
+    /// Writes the lanes of `lanes` one behind the other; what is behind them, up to [`Vector::LANES`], may be anything.
+    unsafe fn store_present(self, lanes: u32, to: *mut f32);
+    /// The same for the lanes' numbers, counted from `first`.
+    unsafe fn store_places(lanes: u32, first: u32, to: *mut u32);
     /// The nearest bfloat16, ties to even; NaN becomes a quiet NaN.
     unsafe fn round_to_bf16(self) -> Self;
     /// Tells the processor that the line at `at` is soon wanted. Any address is allowed.

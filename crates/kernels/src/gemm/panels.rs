@@ -5,10 +5,13 @@
 //! samples: its operands are new in every call and are packed into the caller's scratch.
 #![allow(unsafe_code)]
 
+use std::sync::OnceLock;
+
 use super::pack::packed_floats;
 use super::product::{Ending, Left, SHALLOW, multiply};
 use super::tile::{TileLoops, loops_for};
-use super::{Activation, BLOCK, Operands, Scratch};
+use super::word::are_finite;
+use super::{Activation, BLOCK, Operands, Scratch, skip};
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, MatrixMut, Store};
@@ -39,13 +42,16 @@ pub(super) struct Panels {
     operands: Operands,
     forward: Buffer,
     backward: Buffer,
+    /// Whether all weights are finite. Nobody asks while a model trains, so it is found out when somebody does.
+    finite: OnceLock<bool>,
 }
 
 impl Panels {
     /// Panels for a level that has tile loops; the plain level has none.
     pub(super) fn new(isa: Isa, operands: Operands) -> Option<Panels> {
         let loops = loops_for(isa, operands)?;
-        Some(Panels { loops, operands, forward: Buffer::default(), backward: Buffer::default() })
+        let (forward, backward) = (Buffer::default(), Buffer::default());
+        Some(Panels { loops, operands, forward, backward, finite: OnceLock::new() })
     }
 
     /// The loops whose level this proves.
@@ -58,6 +64,7 @@ impl Panels {
         let (outputs, inputs) = (weights.rows(), weights.columns());
         let forward = self.loops.panels(self.operands, outputs);
         let backward = self.loops.panels(self.operands, inputs);
+        self.finite = OnceLock::new();
         // SAFETY: `Panels::new` checked the level.
         unsafe {
             let room = self.forward.room(packed_floats(forward, self.loops.words(inputs)));
@@ -74,10 +81,35 @@ impl Panels {
         x: Matrix<'_>,
         bias: Option<&[f32]>,
         activation: Activation,
-        y: MatrixMut<'_>,
+        mut y: MatrixMut<'_>,
     ) {
         let ending = Ending { bias, relu: activation == Activation::Relu, ..Ending::plain(Store::Replace) };
+        if self.forward_skipping(scratch, x, ending, y.lend()) {
+            return;
+        }
         self.along(scratch, x, self.forward.floats(), ending, y);
+    }
+
+    /// The forward product of a few rows, without the weights that they multiply by zero. Whether it could be done so; if not,
+    /// `y` may hold anything.
+    fn forward_skipping(
+        &self,
+        scratch: &mut Scratch,
+        x: Matrix<'_>,
+        ending: Ending<'_>,
+        y: MatrixMut<'_>,
+    ) -> bool {
+        if !(1..=self.loops.skip.rows_max()).contains(&x.rows()) {
+            return false;
+        }
+        let finite = || are_finite(self.forward.words(), self.loops.terms);
+        if !*self.finite.get_or_init(finite) {
+            return false;
+        }
+        let Scratch { left, present, .. } = scratch;
+        let x = self.rounded(left, x);
+        // SAFETY: `Panels::new` checked the level.
+        unsafe { skip::multiply(self.loops, present, x, self.forward.floats(), ending, y) }
     }
 
     /// See [`super::Linear::backward_data`].
@@ -134,7 +166,7 @@ impl Panels {
         }
         let (outputs, inputs) = (dy.columns(), x.columns());
         if is_turned(dy.rows(), inputs, outputs) {
-            let Scratch { left, right, turned } = scratch;
+            let Scratch { left, right, turned, .. } = scratch;
             let turned = turned.room(inputs * outputs);
             self.across((left, right), x, dy, Store::Replace, MatrixMut::contiguous(turned, outputs));
             // SAFETY: `Panels::new` checked the level.

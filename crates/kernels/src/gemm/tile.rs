@@ -20,6 +20,7 @@ use super::Operands;
 use super::cuts::Cuts;
 use super::pack::{self, Layout, PackLoops};
 use super::product::Ending;
+use super::skip::{self, SkipLoops};
 use super::word::{Pair, Whole, Word};
 use crate::isa::{Isa, Level};
 use crate::matrix::MatrixMut;
@@ -84,7 +85,7 @@ impl Finish {
 impl Tiles {
     /// Moves on to the next tile.
     #[inline(always)]
-    fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.a = self.a.wrapping_add(self.step.a);
         self.b = self.b.wrapping_add(self.step.b);
         self.c = self.c.wrapping_add(self.step.c);
@@ -118,6 +119,8 @@ pub(crate) struct TileLoops {
     pub packed: &'static [&'static [TileLoop]],
     pub across: &'static [&'static [TileLoop]],
     pub pack: &'static PackLoops,
+    /// For one row, without what it multiplies by zero.
+    pub skip: &'static SkipLoops,
     /// Stores one row of sums that lies at `b`, this many registers long.
     pub finish_row: unsafe fn(&Tiles, usize),
 }
@@ -270,7 +273,7 @@ unsafe fn term<V: Vector, W: Word<V>, const MR: usize, const NV: usize, const LA
 ///
 /// As for [`TileLoop`].
 #[inline(always)]
-unsafe fn finish<V: Vector, const MR: usize, const NV: usize, const WHOLE: bool>(
+pub(super) unsafe fn finish<V: Vector, const MR: usize, const NV: usize, const WHOLE: bool>(
     tiles: &Tiles,
     mut sums: [[V; NV]; MR],
 ) {
@@ -430,6 +433,7 @@ macro_rules! tile_loops {
             packed: &[$(tile_loops!(@row packed $nv $mrs)),*],
             across: &[$(tile_loops!(@row across $nv $mrs)),*],
             pack: &pack::$name::LOOPS,
+            skip: &skip::$name::LOOPS,
             finish_row,
         };
     };

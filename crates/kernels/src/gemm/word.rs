@@ -38,6 +38,24 @@ pub(crate) trait Word<V: Vector> {
     unsafe fn add_product(sum: V, a: V, b: V) -> V;
 }
 
+/// The bits of a word of so many terms that are not signs: none of them is set where all terms are zero.
+pub(crate) const fn magnitude(terms: usize) -> u32 {
+    if terms == 2 { 0x7fff_7fff } else { 0x7fff_ffff }
+}
+
+/// Whether all terms of all words are finite.
+pub(crate) fn are_finite(words: &[u32], terms: usize) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    let is_finite = |word: u32| word & EXPONENT != EXPONENT;
+    // Without leaving early: so the compiler uses vectors.
+    let mut finite = true;
+    match terms {
+        2 => words.iter().for_each(|word| finite &= is_finite(*word) & is_finite(*word << 16)),
+        _ => words.iter().for_each(|word| finite &= is_finite(*word)),
+    }
+    finite
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) enum Whole {}

@@ -116,6 +116,55 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn has_minus_zero(self) -> bool {
+        // SAFETY: see the impl.
+        unsafe {
+            let equal = _mm256_cmpeq_epi32(_mm256_castps_si256(self.0), _mm256_set1_epi32(i32::MIN));
+            _mm256_movemask_epi8(equal) != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: see the impl.
+        Avx2(unsafe { _mm256_or_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn lanes_with(self, mask: u32) -> u32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let bits = _mm256_and_si256(_mm256_castps_si256(self.0), _mm256_set1_epi32(mask as i32));
+            let without = _mm256_cmpeq_epi32(bits, _mm256_setzero_si256());
+            !_mm256_movemask_ps(_mm256_castsi256_ps(without)) as u32 & 0xff
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_present(self, lanes: u32, to: *mut f32) {
+        let (mut values, mut count) = ([0.0; 8], 0);
+        // SAFETY: see the impl; `count` stays below the lanes.
+        unsafe {
+            self.store(values.as_mut_ptr());
+            for (lane, value) in values.into_iter().enumerate() {
+                // Without a branch, for nobody can foresee which lanes are zero.
+                *to.add(count) = value;
+                count += (lanes >> lane & 1) as usize;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_places(lanes: u32, first: u32, to: *mut u32) {
+        let mut count = 0;
+        for lane in 0..8 {
+            // SAFETY: see the impl; `count` stays below the lanes.
+            unsafe { *to.add(count) = first + lane };
+            count += (lanes >> lane & 1) as usize;
+        }
+    }
+
+    #[inline(always)]
     unsafe fn round_to_bf16(self) -> Self {
         // SAFETY: see the impl.
         unsafe {

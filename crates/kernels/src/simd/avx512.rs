@@ -83,6 +83,43 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn has_minus_zero(self) -> bool {
+        // SAFETY: see the impl.
+        unsafe { _mm512_cmpeq_epi32_mask(_mm512_castps_si512(self.0), _mm512_set1_epi32(i32::MIN)) != 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: see the impl.
+        Avx512(unsafe { _mm512_or_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn lanes_with(self, mask: u32) -> u32 {
+        // SAFETY: see the impl.
+        unsafe {
+            u32::from(_mm512_test_epi32_mask(_mm512_castps_si512(self.0), _mm512_set1_epi32(mask as i32)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_present(self, lanes: u32, to: *mut f32) {
+        // SAFETY: see the impl. Compressed in a register and stored whole: compressing into memory is slow on some
+        // processors.
+        unsafe { _mm512_storeu_ps(to, _mm512_maskz_compress_ps(lanes as __mmask16, self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_places(lanes: u32, first: u32, to: *mut u32) {
+        // SAFETY: see the impl; as `store_present`.
+        unsafe {
+            let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let numbers = _mm512_add_epi32(numbers, _mm512_set1_epi32(first as i32));
+            _mm512_storeu_si512(to.cast(), _mm512_maskz_compress_epi32(lanes as __mmask16, numbers));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn round_to_bf16(self) -> Self {
         // SAFETY: see the impl.
         unsafe {
