@@ -45,16 +45,17 @@ pub(crate) enum ServedTable {
 }
 
 impl ServedTable {
-    /// Reads all rows of a table.
+    /// Reads all rows of a table through `buffer`, which holds a file of it.
     pub fn load(
         checkpoint: &Checkpoint,
         spec: &TableSpec,
         storage: RowStorage,
+        buffer: &mut Vec<u8>,
     ) -> Result<ServedTable, SnapshotError> {
         let mut table = ServedTable::zeroed(spec, storage)?;
         match &mut table {
-            ServedTable::Wide(table) => checkpoint.load_table(table, Load::Rows)?,
-            ServedTable::Bytes(table) => checkpoint.load_table(table, Load::Rows)?,
+            ServedTable::Wide(table) => checkpoint.load_table_through(buffer, table, Load::Rows)?,
+            ServedTable::Bytes(table) => checkpoint.load_table_through(buffer, table, Load::Rows)?,
         }
         Ok(table)
     }

@@ -89,9 +89,11 @@ impl Snapshot {
         let mut network = Network::new(&spec, options.isa)?;
         let parameters = checkpoint.dense_values(&dense_layout(&network))?;
         network.prepare(&parameters);
-        let tables =
-            spec.tables.iter().map(|table| ServedTable::load(&checkpoint, table, options.rows).map(Arc::new));
-        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let mut buffer = Vec::new();
+        let mut tables = Vec::with_capacity(spec.tables.len());
+        for table in &spec.tables {
+            tables.push(Arc::new(ServedTable::load(&checkpoint, table, options.rows, &mut buffer)?));
+        }
         let inputs = Arc::new(Inputs::new(transforms, &spec));
         let version = Version {
             model: model.to_owned(),

@@ -24,7 +24,7 @@ use campanile_serve::Request;
 use tokio::sync::oneshot;
 
 use crate::{
-    clock,
+    background, clock,
     dashboard::History,
     error::ServeError,
     feature_log::{FeatureLog, Record},
@@ -187,7 +187,7 @@ impl Engine {
         self.listeners.tell(&self.metrics, passage, result.as_ref().err());
     }
 
-    /// Changes what is in service because a client asked, on a thread that may wait.
+    /// Changes what is in service because a client asked, on a thread that may wait and gives way to requests.
     ///
     /// # Errors
     /// When clients may not, or the change fails.
@@ -199,8 +199,15 @@ impl Engine {
             return Err(ServeError::NoControl);
         }
         let engine = Arc::clone(self);
-        let changed = tokio::task::spawn_blocking(move || change(&engine.models)).await;
-        changed.unwrap_or_else(|error| Err(ServeError::Internal { problem: error.to_string() }))
+        let failed = |problem: String| ServeError::Internal { problem };
+        // The runtime has as many threads that may wait as it allows; a thread cannot get its priority back, so each of
+        // them starts one for the change.
+        let changed = tokio::task::spawn_blocking(move || {
+            let thread = background::spawn("load", move || change(&engine.models));
+            let ended = thread.map_err(|error| failed(error.to_string()))?.join();
+            ended.unwrap_or_else(|_| Err(failed("the thread that loads failed".to_owned())))
+        });
+        changed.await.unwrap_or_else(|error| Err(failed(error.to_string())))
     }
 
     /// Whether every model answers and new requests are welcome.

@@ -10,6 +10,7 @@
 //! No score is computed here: `serve` does that, with the bits of the offline evaluation. This room decides who may
 //! ask, how much may wait, which snapshot answers, and what is noted.
 
+mod background;
 pub mod client;
 mod clock;
 pub mod dashboard;

@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use crate::{
+    background,
     engine::{Engine, ScoringThreads},
     grpc,
     journal::Journal,
@@ -210,7 +211,7 @@ impl Server {
     }
 }
 
-/// The thread that asks the source for newer versions, and frees older ones.
+/// The thread that asks the source for newer versions, loads them and frees older ones. It gives way to requests.
 #[derive(Debug)]
 struct Follower {
     stop: SyncSender<()>,
@@ -221,7 +222,7 @@ impl Follower {
     fn start(engine: &Arc<Engine>, poll: Duration, journal: Journal) -> io::Result<Follower> {
         let (stop, stopped) = sync_channel(1);
         let engine = Arc::clone(engine);
-        let thread = std::thread::Builder::new().name("follow".to_owned()).spawn(move || {
+        let thread = background::spawn("follow", move || {
             loop {
                 follow_once(&engine, &journal);
                 if stopped.recv_timeout(poll) != Err(RecvTimeoutError::Timeout) {

@@ -12,6 +12,7 @@ use std::{
 use campanile_serve::{Options, Snapshot};
 use campanile_server::{
     client::RestClient,
+    models::Models,
     source::{Opened, Published, Source, SourceError},
 };
 
@@ -53,6 +54,8 @@ impl Source for Chosen {
 
 /// Answers that every client takes while versions change.
 const ANSWERS: u64 = 400;
+/// Answers after which a client no longer waits for a second version: loading gives way to those who ask.
+const ANSWERS_MAX: u64 = 1_000_000;
 
 #[test]
 fn every_answer_under_load_equals_the_offline_scores_of_the_version_it_names() {
@@ -91,7 +94,8 @@ fn every_answer_under_load_equals_the_offline_scores_of_the_version_it_names() {
                 let address = server.http;
                 scope.spawn(move || {
                     let mut connection = RestClient::connect(address).unwrap();
-                    for number in 0..ANSWERS {
+                    let several = || seen.load(Ordering::Relaxed).count_ones() >= 2;
+                    for number in (0..ANSWERS_MAX).take_while(|number| *number < ANSWERS || !several()) {
                         let place = (number as usize + client) % requests.len();
                         let (version, outputs) = read_binary(&connection.send(&requests[place]).unwrap());
                         let scores = wanted.get(&version).unwrap_or_else(|| panic!("no version {version}"));
@@ -155,6 +159,71 @@ fn clients_load_and_unload_when_they_may() {
     assert_eq!(ask(&server, "GET", "/v2/models/tiny/ready", "").0, 200);
     assert_eq!(ask(&server, "POST", "/v2/repository/models/other/load", "").0, 404);
     assert!(server.stop());
+}
+
+/// A source that notes how nice the threads are that open versions.
+#[cfg(target_os = "linux")]
+struct Noticing {
+    chosen: Chosen,
+    nice: Arc<std::sync::Mutex<Vec<i32>>>,
+}
+
+#[cfg(target_os = "linux")]
+impl Source for Noticing {
+    fn models(&self) -> Result<Vec<String>, SourceError> {
+        self.chosen.models()
+    }
+
+    fn current(&self, model: &str) -> Result<u64, SourceError> {
+        self.chosen.current(model)
+    }
+
+    fn open(&self, model: &str, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
+        self.nice.lock().unwrap().push(rustix::process::getpriority_process(None).unwrap());
+        self.chosen.open(model, present)
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn versions_are_loaded_by_threads_that_give_way_to_requests() {
+    let trained = Trained::tiny();
+    for (poll, asked) in [(5, false), (3_600_000, true)] {
+        let mut settings = Settings::new();
+        settings.allow_control = true;
+        settings.options.poll = std::time::Duration::from_millis(poll);
+        let chosen = Chosen { checkpoints: trained.checkpoints.clone(), place: Arc::default() };
+        let nice = Arc::default();
+        settings.source = Box::new(Noticing { chosen: chosen.clone(), nice: Arc::clone(&nice) });
+        let server = settings.start();
+        chosen.place.store(1, Ordering::Relaxed);
+        let second = chosen.current("tiny").unwrap();
+        if asked {
+            assert_eq!(ask(&server, "POST", "/v2/repository/models/tiny/load", "").0, 200);
+        }
+        while ask(&server, "GET", &format!("/v2/models/tiny/versions/{second}/ready"), "").0 != 200 {}
+        assert!(server.stop());
+        // The first one was loaded by this thread, before anybody could ask.
+        let nice = nice.lock().unwrap();
+        assert!(nice.len() == 2 && nice[1] == 19, "{nice:?}, asked: {asked}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_freed_by_who_follows_the_source_and_not_by_the_last_request_that_used_it() {
+    let chosen = Chosen { checkpoints: Trained::tiny().checkpoints.clone(), place: Arc::default() };
+    let models = Models::new(Box::new(chosen.clone()));
+    models.follow().unwrap();
+    let request = models.served("tiny", "").unwrap();
+    let old = Arc::downgrade(&request);
+    chosen.place.store(1, Ordering::Relaxed);
+    models.follow().unwrap();
+    assert_ne!(models.served("tiny", "").unwrap().version, request.version);
+    models.follow().unwrap();
+    drop(request);
+    assert!(old.upgrade().is_some(), "the request freed it");
+    models.follow().unwrap();
+    assert!(old.upgrade().is_none(), "nobody freed it");
 }
 
 /// Publishes a checkpoint as `campanile publish` does.

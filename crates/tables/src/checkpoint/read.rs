@@ -23,6 +23,9 @@ use super::{
 };
 use crate::cut::RowStore;
 
+/// Bytes that are read before they are added to the checksum: they are still in the core's own cache then.
+const READ_BYTES: usize = 256 << 10;
+
 /// What to take from a table's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
@@ -97,18 +100,31 @@ impl Checkpoint {
     /// If the checkpoint has no such table, or one of another shape or (for [`Load::RowsAndState`]) another
     /// optimizer; or if a file is damaged. The table may then be filled in part.
     pub fn load_table<T: RowStore>(&self, table: &mut T, load: Load) -> Result<()> {
+        self.load_table_through(&mut Vec::new(), table, load)
+    }
+
+    /// As [`Checkpoint::load_table`], through a buffer of the caller's: who loads many tables has the system find the
+    /// memory for a file once, not once a table.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_table`].
+    pub fn load_table_through<T: RowStore>(
+        &self,
+        buffer: &mut Vec<u8>,
+        table: &mut T,
+        load: Load,
+    ) -> Result<()> {
         let wanted = table.layout();
         let layout = self.matching_layout(&wanted, load)?;
         let held = table.held();
-        let mut bytes = Vec::new();
         for file in 0..layout.file_count() {
             let rows = layout.rows_of_file(file);
             let (start, end) = (rows.start.max(held.start), rows.end.min(held.end));
             if start >= end {
                 continue;
             }
-            let path = self.read_verified(&layout.file_name(file), &mut bytes)?;
-            let tensors = TableTensors::parse(&path, &bytes, layout, rows.end - rows.start)?;
+            let path = self.read_verified(&layout.file_name(file), buffer)?;
+            let tensors = TableTensors::parse(&path, buffer, layout, rows.end - rows.start)?;
             // In steps of a piece, so that a conversion does not double the file in memory.
             let step = layout.piece_rows();
             for first in (start..end).step_by(step as usize) {
@@ -221,12 +237,19 @@ impl Checkpoint {
             let problem = format!("the manifest does not list `{name}`");
             return Err(CheckpointError::Malformed { path: self.path.join(MANIFEST_FILE), problem });
         };
-        bytes.clear();
-        bytes.reserve_exact(entry.bytes as usize + 1); // The byte more lets the last read see the end at once.
-        File::open(&path)
-            .and_then(|mut file| file.read_to_end(bytes))
-            .map_err(|source| read_error(&path, source))?;
-        check(&path, entry, bytes.len() as u64, crc32c::crc32c(bytes))?;
+        let mut file = File::open(&path).map_err(|source| read_error(&path, source))?;
+        let found = file.metadata().map_err(|source| read_error(&path, source))?.len();
+        if found != entry.bytes {
+            return Err(CheckpointError::Length { path, found, wanted: entry.bytes });
+        }
+        // What an earlier file left is written over, so that only a longer file costs zeros.
+        bytes.resize(found as usize, 0);
+        let mut crc = 0;
+        for step in bytes.chunks_mut(READ_BYTES) {
+            file.read_exact(step).map_err(|source| read_error(&path, source))?;
+            crc = crc32c::crc32c_append(crc, step);
+        }
+        check(&path, entry, found, crc)?;
         Ok(path)
     }
 }
@@ -270,7 +293,12 @@ impl<'a> TableTensors<'a> {
 fn present_state<T: RowStore>(table: &T, rows: Range<u64>, layout: &TableLayout) -> Vec<f32> {
     let count = (rows.end - rows.start) as usize;
     let columns = table.columns();
-    let mut state = vec![0.0; count * layout.state_floats_of(&columns)];
+    let floats = layout.state_floats_of(&columns);
+    // A served table has no state, and copying its rows out to see that would take as long as writing them.
+    if floats == 0 {
+        return Vec::new();
+    }
+    let mut state = vec![0.0; count * floats];
     let row_bytes = columns.len() * layout.format.element_bytes();
     table.copy_rows(rows, &mut vec![0; count * row_bytes], &mut state);
     state

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use campanile_server::client::RestRequest;
 use campanile_tables::checkpoint;
 use campanile_train::resume;
@@ -84,8 +84,9 @@ pub fn run(arguments: &ServeBenchArguments) -> Result<()> {
             let measured =
                 target.publish_while(publishing, || load.run(arguments.rate, arguments.seconds))?;
             print_run(transport, arguments.batch, &measured);
+            let until_served = print_until_served(&measured.until_served(&target.publications()));
             let overhead = print_overhead(&mut bare, &traffic, arguments.rate, &measured)?;
-            runs.push(measured_json(transport, &measured, &overhead));
+            runs.push(measured_json(transport, &measured, &overhead, &until_served));
         }
     }
     let memory = target.memory_growth();
@@ -212,10 +213,11 @@ fn print_run(transport: TransportName, batch: usize, measured: &Measured) {
     );
     if measured.versions.len() > 1 {
         println!(
-            "  {} versions answered; p99 {} us steady, {} us within a second of a new version",
+            "  {} versions answered; p99 {} us steady, {} us within a second of a new version: {:.2} times as long",
             measured.versions.len(),
             measured.steady.percentile(0.99),
-            measured.swapping.percentile(0.99)
+            measured.swapping.percentile(0.99),
+            measured.swap_ratio()
         );
     }
     for problem in &measured.problems {
@@ -242,7 +244,15 @@ fn print_overhead(bare: &mut Bare, traffic: &Traffic, rate: f64, measured: &Meas
     }))
 }
 
-fn measured_json(transport: TransportName, measured: &Measured, more: &Value) -> Value {
+/// Prints how long after its publication a version first answered: a swap that is put off would not show in latencies.
+fn print_until_served(seconds: &[f64]) -> Value {
+    let Some(longest) = seconds.last() else { return Value::Null };
+    let middle = seconds[seconds.len() / 2];
+    println!("  new versions answered {middle:.2} s after they were published, at most {longest:.2} s");
+    json!({ "median": middle, "longest": longest })
+}
+
+fn measured_json(transport: TransportName, measured: &Measured, more: &Value, until_served: &Value) -> Value {
     let all = measured.all();
     json!({
         "transport": format!("{transport:?}").to_lowercase(),
@@ -251,13 +261,15 @@ fn measured_json(transport: TransportName, measured: &Measured, more: &Value) ->
         "refused": measured.refused,
         "failed": measured.failed,
         "mixed": measured.mixed,
-        "versions": measured.versions,
+        "versions": measured.versions.keys().collect::<Vec<_>>(),
+        "seconds_until_served": until_served,
         "p50_us": all.percentile(0.5),
         "p90_us": all.percentile(0.9),
         "p99_us": all.percentile(0.99),
         "p999_us": all.percentile(0.999),
         "steady_p99_us": measured.steady.percentile(0.99),
         "swapping_p99_us": measured.swapping.percentile(0.99),
+        "swapping_over_steady_p99": (measured.versions.len() > 1).then(|| measured.swap_ratio()),
         "more": more,
     })
 }
@@ -272,16 +284,4 @@ fn wait_until(due: Instant) {
     while Instant::now() < due {
         std::hint::spin_loop();
     }
-}
-
-/// Copies a checkpoint beside, then gives it its name.
-fn publish(checkpoint: &std::path::Path, into: &std::path::Path) -> Result<()> {
-    let name = checkpoint.file_name().context("a checkpoint has a name")?;
-    let beside = into.join("beside.writing");
-    std::fs::create_dir_all(&beside)?;
-    for entry in std::fs::read_dir(checkpoint)? {
-        let path = entry?.path();
-        std::fs::copy(&path, beside.join(path.file_name().context("a file has a name")?))?;
-    }
-    std::fs::rename(&beside, into.join(name)).context("cannot publish the checkpoint")
 }

@@ -1,7 +1,7 @@
 //! Open-loop load: requests are due at fixed moments, and latencies count from them.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{
         PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,7 +13,12 @@ use anyhow::{Result, bail};
 use campanile_server::client::{GrpcClient, GrpcRequest, RestClient, RestRequest, floats};
 use serde_json::Value;
 
-use super::{latencies::Latencies, target::Target, traffic::Traffic, wait_until};
+use super::{
+    latencies::Latencies,
+    target::{Publication, Target},
+    traffic::Traffic,
+    wait_until,
+};
 use crate::args::{ServeBenchArguments, TransportName};
 
 /// How long after a publication answers count as given during a swap.
@@ -40,7 +45,8 @@ pub struct Measured {
     pub seconds: f64,
     pub steady: Latencies,
     pub swapping: Latencies,
-    pub versions: BTreeSet<String>,
+    /// When each version answered first.
+    pub versions: BTreeMap<String, Instant>,
     pub problems: Vec<String>,
 }
 
@@ -151,6 +157,11 @@ impl<'a> Load<'a> {
             let ended = client.ask(asked);
             let now = Instant::now();
             let us = now.saturating_duration_since(due).as_micros() as u64;
+            if let Ended::Answered { version, .. } = &ended
+                && !measured.versions.contains_key(version)
+            {
+                measured.versions.insert(version.clone(), now);
+            }
             measured.add(ended, self.traffic, place, self.is_swapping(now).then_some(us).ok_or(us));
             if matches!(client, Client::Rest(_)) && measured.failed > 0 {
                 // A REST connection is not used again after a failure.
@@ -164,7 +175,7 @@ impl<'a> Load<'a> {
 
     fn is_swapping(&self, now: Instant) -> bool {
         let published = self.target.published.lock().unwrap_or_else(PoisonError::into_inner);
-        published.last().is_some_and(|last| now.saturating_duration_since(*last) < SWAP_TIME)
+        published.last().is_some_and(|last| now.saturating_duration_since(last.at) < SWAP_TIME)
     }
 
     fn connect(&self) -> Result<Client> {
@@ -235,7 +246,6 @@ impl Measured {
                         "an answer of version {version} is not what that version says offline"
                     ));
                 }
-                self.versions.insert(version);
             }
             Ended::Refused => self.refused += 1,
             Ended::Failed(problem) => {
@@ -258,7 +268,10 @@ impl Measured {
         self.mixed += part.mixed;
         self.steady.merge(&part.steady);
         self.swapping.merge(&part.swapping);
-        self.versions.extend(part.versions);
+        for (version, at) in part.versions {
+            let first = self.versions.entry(version).or_insert(at);
+            *first = at.min(*first);
+        }
         part.problems.into_iter().for_each(|problem| self.tell(problem));
     }
 
@@ -267,6 +280,22 @@ impl Measured {
         let mut all = self.steady.clone();
         all.merge(&self.swapping);
         all
+    }
+
+    /// How long after their publication versions answered first, in seconds and in rising order.
+    pub fn until_served(&self, publications: &[Publication]) -> Vec<f64> {
+        let wait = |published: &Publication| {
+            let first = self.versions.get(&published.version)?;
+            Some(first.saturating_duration_since(published.at).as_secs_f64())
+        };
+        let mut seconds: Vec<f64> = publications.iter().filter_map(wait).collect();
+        seconds.sort_by(f64::total_cmp);
+        seconds
+    }
+
+    /// The 99th percentile within a second of a new version, over that of the rest of the time.
+    pub fn swap_ratio(&self) -> f64 {
+        self.swapping.percentile(0.99) as f64 / self.steady.percentile(0.99).max(1) as f64
     }
 
     pub fn answered_per_second(&self) -> f64 {

@@ -13,9 +13,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use campanile_tables::checkpoint::Checkpoint;
 use serde_json::Value;
 
-use super::{publish, traffic::MODEL, wait_until};
+use super::{traffic::MODEL, wait_until};
 use crate::args::ServeBenchArguments;
 
 /// A running server with a directory of checkpoints that only it reads.
@@ -26,8 +27,17 @@ pub struct Target {
     served: PathBuf,
     versions: Vec<PathBuf>,
     first_memory: Option<u64>,
-    /// When versions were published.
-    pub published: Mutex<Vec<Instant>>,
+    /// What was published, the oldest first.
+    pub published: Mutex<Vec<Publication>>,
+}
+
+/// A version that was published.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    /// Its name in answers.
+    pub version: String,
+    /// From when on the server could see it.
+    pub at: Instant,
 }
 
 impl Target {
@@ -90,8 +100,8 @@ impl Target {
                     }
                     next += every;
                     let Some(version) = left.next() else { break };
-                    if publish(version, &self.served).is_ok() {
-                        self.published.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                    if let Ok(publication) = publish(version, &self.served) {
+                        self.published.lock().unwrap_or_else(PoisonError::into_inner).push(publication);
                     }
                 }
             });
@@ -99,6 +109,11 @@ impl Target {
             done.store(true, Ordering::Relaxed);
             result
         })
+    }
+
+    /// What was published so far, the oldest first.
+    pub fn publications(&self) -> Vec<Publication> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Bytes of memory that the server has in use, at its start and now.
@@ -118,6 +133,20 @@ impl Target {
         self.child.wait()?;
         Ok(())
     }
+}
+
+/// Copies a checkpoint beside, then gives it its name.
+fn publish(checkpoint: &Path, into: &Path) -> Result<Publication> {
+    let name = checkpoint.file_name().context("a checkpoint has a name")?;
+    let version = Checkpoint::open(checkpoint)?.manifest().step.to_string();
+    let beside = into.join("beside.writing");
+    std::fs::create_dir_all(&beside)?;
+    for entry in std::fs::read_dir(checkpoint)? {
+        let path = entry?.path();
+        std::fs::copy(&path, beside.join(path.file_name().context("a file has a name")?))?;
+    }
+    std::fs::rename(&beside, into.join(name)).context("cannot publish the checkpoint")?;
+    Ok(Publication { version, at: Instant::now() })
 }
 
 impl Drop for Target {
