@@ -152,32 +152,35 @@ def quality(campanile, given):
 def real(campanile, given):
     import towers_data
 
-    print("| data | features, towers | model | AUC | AUC less flat's | standard errors |\n|---|---|---|---|---|---|", flush=True)
+    heads = ["data", "features, towers", "model", "multiply-adds", "AUC", "AUC less flat's", "standard errors"]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", flush=True)
     for log in towers_data.logs(given.data, campanile.folder, given.logs):
         rows = {name: [] for name in ["flat", *(kind for kind in given.kinds if kind != "diverse")]}
         for turn in range(given.seeds):
             seed = given.first_seed + turn
             log.turn(turn, given.seeds)
-            flat = network(given, log, "")
-            names, kinds = partitions(campanile, log.job(seed, flat), log.towers, seed)
+            names, kinds = partitions(campanile, log.job(seed, network(given, log, "")), log.towers, seed)
             for name, values in rows.items():
                 towers = "" if name == "flat" else section(given, kinds[name], names, log.dim)
-                tried = [scores(campanile, given, log, seed, towers, rates) for rates in log.setting.rates(name == "flat")]
-                # By the validation rows alone; of one set of rates there is nothing to choose.
+                tried = [scores(campanile, given, log, seed, towers, choice) for choice in log.setting.choices(name == "flat")]
+                # By the validation rows alone; of one choice there is nothing to choose.
                 values.append(min(tried, key=lambda one: one["valid"]["ne"])["test"]["auc"])
         for name, values in rows.items():
             less = [a - b for a, b in zip(values, rows["flat"])]
-            cells = [log.name, f"{len(names)}, {log.towers}", name, spread(values, 4), spread(less, 4, "+"), errors(less)]
+            work = "" if given.model != "dcn" else f"{log.multiply_adds(kinds.get(name), given.compression):,}"
+            cells = [log.name, f"{len(names)}, {log.towers}", name, work, spread(values, 4), spread(less, 4, "+"), errors(less)]
             print("| " + " | ".join(cells) + " |", flush=True)
     print()
 
 
-def network(given, log, towers):
+def network(given, log, towers, choice=None):
+    if choice is not None and given.model == "dcn":
+        return choice.over.network()
     return NETWORKS[given.model].format(width=log.dim // given.compression if towers else log.dim)
 
 
-def scores(campanile, given, log, seed, towers, rates):
-    return campanile.scores(log.job(seed, network(given, log, towers), towers, rates))
+def scores(campanile, given, log, seed, towers, choice):
+    return campanile.scores(log.job(seed, network(given, log, towers, choice), towers, choice))
 
 
 def errors(differences):
@@ -188,24 +191,23 @@ def errors(differences):
 
 
 def choose(campanile, given):
-    """Learning rates on validation rows, for logs that have one set of test rows; nothing is said of the test rows."""
+    """Learning rates, and what stands over the vectors, on validation rows, for logs that have one set of test rows; nothing is
+    said of the test rows."""
     import towers_data
 
-    print("| data | rows, dense weights | flat: AUC, valid | learned towers: AUC, valid |\n|---|---|---|---|", flush=True)
+    print("| data | model | rows, dense weights, cross, deep | AUC, valid |\n|---|---|---|---|", flush=True)
     for log in towers_data.logs(given.data, campanile.folder, given.logs):
         if log.setting.in_turns:
             continue
+        seeds = range(given.choose_seed, given.choose_seed + given.choose_seeds)
         learned = {}
-        for rates in towers_data.CHOICES:
-            found = {"flat": [], "learned": []}
-            for seed in range(given.choose_seed, given.choose_seed + given.choose_seeds):
-                if seed not in learned:
-                    report = campanile.learn(log.job(seed, network(given, log, "")), log.towers)
-                    learned[seed] = section(given, report["towers"], report["features"], log.dim)
-                for name, towers in (("flat", ""), ("learned", learned[seed])):
-                    found[name].append(scores(campanile, given, log, seed, towers, rates)["valid"]["auc"])
-            cells = [log.name, f"{rates.row}, {rates.dense}", *(spread(found[name], 4) for name in ("flat", "learned"))]
-            print("| " + " | ".join(cells) + " |", flush=True)
+        for seed in seeds:
+            report = campanile.learn(log.job(seed, network(given, log, "")), log.towers)
+            learned[seed] = section(given, report["towers"], report["features"], log.dim)
+        for name, towers in (("flat", dict.fromkeys(seeds, "")), ("learned", learned)):
+            for choice in log.setting.tried(name == "flat"):
+                found = [scores(campanile, given, log, seed, towers[seed], choice)["valid"]["auc"] for seed in seeds]
+                print(f"| {log.name} | {name} | {choice} | {spread(found, 4)} |", flush=True)
     print()
 
 

@@ -1,16 +1,18 @@
 """Real logs with enough features for towers, as jobs of `towers.py`."""
 
 import csv
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterable, Iterator
 
 import numpy as np
 
 from datasets import Dataset, Feature, Samples, avazu, bounds, criteo_kaggle, cut, movielens, numbered, read_zstd
 from files import write
 from job import Place, column_sections, quoted
+from past import movielens_past, ta_feng
 
 
 def movielens_wide(folder: Path) -> Dataset:
@@ -79,47 +81,99 @@ def turned(dataset: Dataset, turn: int, turns: int) -> Dataset:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Learning rates of rows and of dense weights."""
+class Over:
+    """What stands over the vectors: DCN-v2's cross layers, and its deep ones beside them."""
+
+    layers: int = 2
+    rank: int = 32
+    deep: tuple[int, ...] = (64, 32)
+
+    def network(self) -> str:
+        return f'kind = "dcn"\ncross_layers = {self.layers}\ncross_rank = {self.rank}\ndeep = {list(self.deep)}'
+
+    def multiply_adds(self, width: int) -> int:
+        """Of one sample, forward, with `width` floats coming in."""
+        deep = sum(a * b for a, b in zip((width, *self.deep), self.deep))
+        return self.layers * 2 * width * self.rank + deep + width + self.deep[-1]
+
+
+def module_multiply_adds(sizes: Iterable[int], width: int) -> int:
+    """Of towers with so many features each: one cross layer, and a projection to `width` floats a feature."""
+    return sum((size * DIM) ** 2 + size * DIM * size * width for size in sizes)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is chosen on validation rows: learning rates of rows and of dense weights, and what stands over the vectors."""
 
     row: float
     dense: float
+    over: Over = Over()
+
+    def __str__(self) -> str:
+        over = self.over
+        return f"{self.row}, {self.dense}, {over.layers} x {over.rank}, {'-'.join(map(str, over.deep))}"
 
 
-def row_rates(*rates: float) -> list[Rates]:
-    return [Rates(rate, 0.01) for rate in rates]
+def row_rates(*rates: float) -> list[Choice]:
+    return [Choice(rate, 0.01) for rate in rates]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a log is read and trained. Where there are several rates, every seed takes those that are best on its own validation
-    rows, for the flat model and for each kind of towers apart. Else `towers.py --parts choose` has chosen them on validation
-    rows, on other seeds."""
+    """How a log is read and trained. Where there are several choices, every seed takes the one that is best on its own validation
+    rows, for the flat model and for each kind of towers apart. Else `towers.py --parts choose` has chosen it on validation
+    rows, on other seeds, among `tried`."""
 
+    name: str
     folder: str
     read: Callable[[Path], Dataset]
     towers: int
     batch_size: int
     # Whether the log is so short that every seed gets test rows of its own.
     in_turns: bool
-    flat: list[Rates]
-    in_towers: list[Rates]
+    flat: list[Choice]
+    in_towers: list[Choice]
+    tried_flat: list[Choice] = field(default_factory=list)
+    tried_in_towers: list[Choice] = field(default_factory=list)
 
-    def rates(self, is_flat: bool) -> list[Rates]:
+    def choices(self, is_flat: bool) -> list[Choice]:
         return self.flat if is_flat else self.in_towers
+
+    def tried(self, is_flat: bool) -> list[Choice]:
+        return self.tried_flat if is_flat else self.tried_in_towers
 
 
 SHORT = row_rates(0.01, 0.02, 0.05)
 
-SETTINGS = [
-    Setting("criteo_kaggle_10k", criteo_kaggle, 8, 128, True, SHORT, SHORT),
-    Setting("avazu_10k", avazu, 7, 128, True, SHORT, SHORT),
-    Setting("criteo_search_conv_27k", criteo_search, 4, 128, True, SHORT, SHORT),
-    Setting("movielens_1m", movielens_wide, 4, 512, False, [Rates(0.03, 0.02)], [Rates(0.02, 0.02)]),
-]
+# What is tried for logs that have one set of test rows: as much for flat as for towers. With 12 features rates alone.
+TWELVE = [*row_rates(0.02, 0.03, 0.05), Choice(0.03, 0.005), Choice(0.02, 0.02), Choice(0.03, 0.02)]
 
-# What is tried for logs that have one set of test rows.
-CHOICES = [*row_rates(0.02, 0.03, 0.05), Rates(0.03, 0.005), Rates(0.02, 0.02), Rates(0.03, 0.02)]
+# With 26 features also more over the vectors: wider, and for flat deeper, for towers as wide as the same arithmetic allows.
+NINE = [Choice(row, dense) for row in (0.02, 0.03, 0.05) for dense in (0.01, 0.02, 0.05)]
+WIDER, DEEPER, WIDEST = Over(2, 64, (128, 64)), Over(3, 32, (128, 64)), Over(2, 128, (256, 64))
+
+
+def tried(further: Choice, *over: tuple[float, float, Over]) -> list[Choice]:
+    return [*NINE, further, *(Choice(*one) for one in over)]
+
+
+SETTINGS = [
+    Setting("criteo_kaggle_10k", "criteo_kaggle_10k", criteo_kaggle, 8, 128, True, SHORT, SHORT),
+    Setting("avazu_10k", "avazu_10k", avazu, 7, 128, True, SHORT, SHORT),
+    Setting("criteo_search_conv_27k", "criteo_search_conv_27k", criteo_search, 4, 128, True, SHORT, SHORT),
+    Setting("movielens_1m", "movielens_1m", movielens_wide, 4, 512, False, [Choice(0.03, 0.02)], [Choice(0.02, 0.02)], TWELVE, TWELVE),
+    Setting(
+        "movielens_1m_26", "movielens_1m", movielens_past, 8, 512, False, [Choice(0.03, 0.02)], [Choice(0.05, 0.02)],
+        tried(Choice(0.03, 0.1), (0.03, 0.02, WIDER), (0.03, 0.02, DEEPER), (0.03, 0.05, WIDER), (0.03, 0.05, DEEPER)),
+        tried(Choice(0.08, 0.02), (0.03, 0.02, WIDER), (0.03, 0.02, WIDEST), (0.05, 0.02, WIDER), (0.05, 0.02, WIDEST)),
+    ),
+    Setting(
+        "ta_feng", "ta_feng", ta_feng, 8, 512, False, [Choice(0.03, 0.01)], [Choice(0.02, 0.01)],
+        tried(Choice(0.02, 0.005), (0.03, 0.01, WIDER), (0.03, 0.01, DEEPER)),
+        tried(Choice(0.02, 0.005), (0.02, 0.01, WIDER), (0.02, 0.01, WIDEST)),
+    ),
+]  # fmt: skip
 
 DIM = 32
 
@@ -136,7 +190,7 @@ class Log:
         self.place = self.written(self.dataset, "")
 
     def written(self, dataset: Dataset, mark: str) -> Place:
-        folder = f"{self.setting.folder}{mark}"
+        folder = f"{self.setting.name}{mark}"
         place = Place(self.scratch / folder, self.scratch / f"{folder}_out", "csv")
         for split in ("train", "valid", "test"):
             write(getattr(dataset, split), place.file(split))
@@ -147,7 +201,14 @@ class Log:
         if self.setting.in_turns:
             self.place = self.written(turned(self.dataset, turn, turns), f"_{turn}")
 
-    def job(self, seed: int, network: str, towers: str = "", rates: Rates = Rates(0.03, 0.01)) -> str:
+    def multiply_adds(self, partition: list[int] | None, compression: int) -> int:
+        """Of one sample, forward, flat or in these towers; of several choices the largest."""
+        train, choices = self.dataset.train, self.setting.choices(partition is None)
+        width = len(train.dense_names) + len(train.features) * DIM // (1 if partition is None else compression)
+        modules = module_multiply_adds(Counter(partition or []).values(), DIM // compression)
+        return modules + max(choice.over.multiply_adds(width) for choice in choices)
+
+    def job(self, seed: int, network: str, towers: str = "", rates: Choice = Choice(0.03, 0.01)) -> str:
         files = ", ".join(f"{split} = [{quoted(self.place.file(split))}]" for split in ("train", "valid", "test"))
         return "\n\n".join(
             [
@@ -167,7 +228,7 @@ class Log:
 def logs(data: Path, scratch: Path, only: list[str]) -> Iterator[Log]:
     """Those that DATA_FOLDER has; the others are named."""
     for setting in SETTINGS:
-        if only and setting.folder not in only:
+        if only and setting.name not in only:
             continue
         if (data / setting.folder).is_dir():
             yield Log(setting, data / setting.folder, scratch)
