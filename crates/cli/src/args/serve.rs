@@ -233,7 +233,7 @@ pub struct ServeBenchArguments {
     /// Candidates of a request.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub batch: usize,
-    /// Requests a second; 0 leaves this measurement out.
+    /// Requests a second; `inf` asks without a pause, 0 leaves this measurement out.
     #[arg(long, value_name = "RATE", default_value_t = 200.0)]
     pub rate: f64,
     /// How long, in seconds.
