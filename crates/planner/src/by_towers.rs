@@ -187,16 +187,14 @@ pub fn predict_by_towers(request: &Request<'_>, seating: &Seating, plan: &Plan) 
     prediction
 }
 
-/// Seconds of a rank for sending in chunks: to its peers as many as flat, and among members so many for each peer.
+/// Seconds of a rank for sending in chunks, each of which goes to its peers and to the members of its group.
 fn chunk_seconds(request: &Request<'_>, seating: &Seating) -> f64 {
     let topology = request.topology;
     let groups_of_host = (topology.ranks_per_host / seating.members).max(1);
     let near = (groups_of_host - 1) as f64 * topology.in_host.message_seconds;
     let far = (seating.groups - groups_of_host) as f64 * topology.between_hosts().message_seconds;
-    let chunks = request.dense.chunks.max(1) as f64;
-    let among_members = 2.0 * (chunks * seating.groups as f64 - 1.0);
-    let members = among_members * (seating.members - 1) as f64 * topology.in_host.message_seconds;
-    if chunks > 1.0 { request.chunk_exchanges() * (near + far) + members } else { 0.0 }
+    let members = (seating.members - 1) as f64 * topology.in_host.message_seconds;
+    request.chunk_exchanges() * (near + far + members)
 }
 
 /// One group as a cluster of its own.

@@ -126,7 +126,9 @@ impl Exchange {
 
     /// The grains of this rank's chunk.
     pub fn grains_of(&self, chunk: usize) -> std::ops::Range<usize> {
-        self.chunks.grains_of(self.rank, chunk)
+        let runs = self.chunks.runs_of(chunk);
+        debug_assert_eq!(runs.len(), 1, "in the flat exchange a chunk is one run");
+        self.chunks.grains_of(self.rank, runs.start)
     }
 
     /// Starts to send the ids of the next batch, which has `global_count` samples over all ranks, or says that this
@@ -207,7 +209,7 @@ impl Exchange {
         let codec = if self.is_alone() { Codec::F32 } else { self.forward.codec };
         let wire = Wire { codec, ..self.forward };
         for (source, out) in messages.iter_mut().enumerate() {
-            let ids = self.current.from(source, owner, self.chunks.count());
+            let ids = self.current.from(source, owner, self.chunks.run_count());
             let samples = self.chunks.samples(self.current.global_count, source, chunk);
             let request = (&ids, samples, chunk == 0);
             let memory = (out, &mut self.floats);
@@ -313,10 +315,10 @@ impl Exchange {
         if !self.is_alone() {
             let owner = &self.route.owners[self.rank];
             for (source, message) in received.iter_mut().enumerate() {
-                let ids = self.current.from(source, owner, self.chunks.count());
+                let ids = self.current.from(source, owner, self.chunks.run_count());
                 let samples = self.chunks.samples(self.current.global_count, source, chunk).len();
                 let memory = (message, &mut self.decoded);
-                gradients::read((owner, self.backward), &ids, (samples, chunk), memory);
+                gradients::read((owner, self.backward), &ids, (samples, self.chunks.runs_of(chunk)), memory);
             }
         }
         self.messages[chunk] = received;
@@ -336,7 +338,7 @@ impl Exchange {
     ) -> Result<UpdateReport, ShardedError> {
         let owner = &self.route.owners[self.rank];
         let ids: Vec<_> = (0..self.route.owners.len())
-            .map(|source| self.current.from(source, owner, self.chunks.count()))
+            .map(|source| self.current.from(source, owner, self.chunks.run_count()))
             .collect();
         let batch = (&self.chunks, self.current.global_count);
         let blocks =

@@ -86,13 +86,13 @@ pub(crate) fn write(
 pub(crate) fn read(
     (owner, wire): (&Owner, Wire),
     ids: &Received<'_>,
-    (samples, chunk): (usize, usize),
+    (samples, runs): (usize, Range<usize>),
     (message, scratch): (&mut Buffer, &mut Buffer),
 ) {
     if wire.codec != Codec::F32 {
         let lanes = (0..samples).flat_map(|_| owner.pooled.iter().map(|lane| lane.columns.len()));
         let bags = |(lane, bags): (&crate::route::Lane, &crate::ids::PartBags<'_>)| {
-            std::iter::repeat_n(lane.columns.len(), bags.range(chunk).len())
+            std::iter::repeat_n(lane.columns.len(), bags.range(runs.clone()).len())
         };
         let dims = lanes.chain(owner.parts.iter().zip(&ids.parts).flat_map(bags));
         scratch.resize(dims.clone().sum::<usize>() * size_of::<f32>());
@@ -107,7 +107,7 @@ pub(crate) fn read(
     }
     let mut floats = &mut message.values_mut::<f32>()[samples * owner.pooled_width..];
     for (lane, bags) in owner.parts.iter().zip(&ids.parts) {
-        let (range, dim) = (bags.range(chunk), lane.columns.len());
+        let (range, dim) = (bags.range(runs.clone()), lane.columns.len());
         let (own, rest) = floats.split_at_mut(range.len() * dim);
         if !bags.inverse.is_empty() {
             for (vector, inverse) in own.chunks_exact_mut(dim).zip(&bags.inverse[range]) {
@@ -127,27 +127,30 @@ pub(crate) fn blocks<'a>(
     gradients: &'a [Vec<Buffer>],
 ) -> Vec<GradientBlock<'a>> {
     let mut blocks = Vec::new();
-    let order = chunks.in_order();
+    let runs = runs(chunks, global_count);
     for (place, lane) in owner.pooled.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
-        for &(source, chunk) in &order {
+        for run in &runs {
+            let gradient = gradients[run.chunk][run.source].values::<f32>();
+            let first = (run.samples.start - run.of_chunk.start) * owner.pooled_width;
             blocks.push(GradientBlock {
-                bags: ids[source].pooled(place, chunks.samples(global_count, source, chunk)),
+                bags: ids[run.source].pooled(place, run.samples.clone()),
                 pooling: route.features[lane.feature].pooling,
-                gradient: gradients[chunk][source].values(),
+                gradient: &gradient[first..first + run.samples.len() * owner.pooled_width],
                 stride: owner.pooled_width,
                 offset: lane.owner_offset,
             });
         }
     }
     for (place, lane) in owner.parts.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
-        for &(source, chunk) in &order {
-            let ids = &ids[source];
-            let samples = chunks.samples(global_count, source, chunk).len();
+        for run in &runs {
+            let (ids, all) = (&ids[run.source], chunks.runs_of(run.chunk));
             let before = owner.parts[..place].iter().zip(&ids.parts);
-            let before: usize = before.map(|(lane, bags)| lane.columns.len() * bags.range(chunk).len()).sum();
-            let first = samples * owner.pooled_width + before;
-            let bags = ids.parts[place].bags(chunk);
-            let dim = lane.columns.len();
+            let before: usize =
+                before.map(|(lane, bags)| lane.columns.len() * bags.range(all.clone()).len()).sum();
+            let (bags, dim) = (&ids.parts[place], lane.columns.len());
+            let earlier_runs = bags.range(all.start..run.number).len() * dim;
+            let first = run.of_chunk.len() * owner.pooled_width + before + earlier_runs;
+            let bags = bags.bags(run.number);
             let floats = (bags.offsets.len() - 1) * dim;
             blocks.push(GradientBlock {
                 // Means were weighed when the gradient was read.
@@ -156,11 +159,37 @@ pub(crate) fn blocks<'a>(
                     other => other,
                 },
                 bags,
-                gradient: &gradients[chunk][source].values::<f32>()[first..first + floats],
+                gradient: &gradients[run.chunk][run.source].values::<f32>()[first..first + floats],
                 stride: dim,
                 offset: 0,
             });
         }
     }
     blocks
+}
+
+/// A run of some rank's samples.
+struct Run {
+    source: usize,
+    number: usize,
+    chunk: usize,
+    /// Among the samples that the rank sees: its own, and those of its whole chunk.
+    samples: Range<usize>,
+    of_chunk: Range<usize>,
+}
+
+/// All ranks' runs in the order of the global batch.
+fn runs(chunks: &Chunks, global_count: usize) -> Vec<Run> {
+    let ends = |source: usize| chunks.run_ends(global_count, source).collect::<Vec<usize>>();
+    let ends: Vec<Vec<usize>> = (0..chunks.rank_count()).map(ends).collect();
+    let samples = |source: usize, runs: Range<usize>| {
+        let before = |run: usize| if run == 0 { 0 } else { ends[source][run - 1] };
+        before(runs.start)..before(runs.end)
+    };
+    let run = |(source, number): (usize, usize)| {
+        let chunk = chunks.chunk_of(number);
+        let (own, all) = (samples(source, number..number + 1), samples(source, chunks.runs_of(chunk)));
+        Run { source, number, chunk, samples: own, of_chunk: all }
+    };
+    chunks.in_order().into_iter().map(run).collect()
 }

@@ -5,12 +5,14 @@
 //! ```text
 //!   status | samples                               status 1: the rest is the words of a failure
 //!   pooled features   ids, weighted? | offsets: features * samples + 1 | rows | weights, if any
-//!   part features     bags, ids, weighted?, mean? | end of each chunk | offsets: bags + 1 | rows | weights | inverse
+//!   part features     bags, ids, weighted?, mean? | end of each run | offsets: bags + 1 | rows | weights | inverse
 //!   lent shards       count | rows, each once
 //! ```
 //!
 //! A failure (bad data, an id beyond its table) travels in place of the ids, so that all ranks learn of it in the
 //! exchange that they are in anyway, and leave together.
+
+use std::ops::Range;
 
 use campanile_comm::{Buffer, CommError};
 use campanile_spec::{Bags, FeatureBags};
@@ -69,21 +71,20 @@ impl Ids {
         for (loan, table) in self.loans.iter_mut().zip(&route.borrowed) {
             loan.list(&table.row_cuts, table.features.iter().map(|&feature| bags.feature(feature)));
         }
-        let ends: Vec<usize> =
-            (0..chunks.count()).map(|chunk| chunks.samples(global_count, rank, chunk).end).collect();
+        let ends: Vec<usize> = chunks.run_ends(global_count, rank).collect();
         for (message, owner) in messages.iter_mut().zip(&route.owners) {
             self.write_one(message, owner, bags, &ends);
         }
         Ok(())
     }
 
-    fn write_one(&self, message: &mut Buffer, owner: &Owner, bags: &Bags, chunk_ends: &[usize]) {
+    fn write_one(&self, message: &mut Buffer, owner: &Owner, bags: &Bags, run_ends: &[usize]) {
         let samples = bags.sample_count();
         let weighted = !bags.weights().is_empty();
         let ids: usize = owner.pooled.iter().map(|lane| bags.feature(lane.feature).rows.len()).sum();
         let part = |lane: &crate::route::Lane| &self.parts[lane.feature][lane.row_range];
         let part_words = |part: &Part| {
-            4 + chunk_ends.len()
+            4 + run_ends.len()
                 + part.offsets.len()
                 + part.rows.len()
                 + part.weights.len()
@@ -104,7 +105,7 @@ impl Ids {
             let flags = [u32::from(!part.weights.is_empty()), u32::from(!part.inverse.is_empty())];
             out.put(&[part.samples.len() as u32, part.rows.len() as u32]);
             out.put(&flags);
-            for end in chunk_ends {
+            for end in run_ends {
                 out.put(&[part.samples.partition_point(|sample| (*sample as usize) < *end) as u32]);
             }
             out.put(&part.offsets);
@@ -121,8 +122,8 @@ impl Ids {
     }
 
     /// The ids that a rank sent.
-    pub fn from<'a>(&'a self, source: usize, owner: &Owner, chunk_count: usize) -> Received<'a> {
-        Received::read(self.received[source].values(), owner, chunk_count)
+    pub fn from<'a>(&'a self, source: usize, owner: &Owner, run_count: usize) -> Received<'a> {
+        Received::read(self.received[source].values(), owner, run_count)
     }
 }
 
@@ -200,8 +201,8 @@ pub(crate) struct Received<'a> {
 
 /// The bags of a feature as far as they lie in this rank's rows.
 pub(crate) struct PartBags<'a> {
-    /// How many bags come before the end of each chunk.
-    pub chunk_ends: &'a [u32],
+    /// How many bags come before the end of each run of samples.
+    run_ends: &'a [u32],
     offsets: &'a [u32],
     rows: &'a [u32],
     weights: &'a [f32],
@@ -210,7 +211,7 @@ pub(crate) struct PartBags<'a> {
 }
 
 impl<'a> Received<'a> {
-    fn read(words: &'a [u32], owner: &Owner, chunk_count: usize) -> Received<'a> {
+    fn read(words: &'a [u32], owner: &Owner, run_count: usize) -> Received<'a> {
         let mut left = words;
         let mut take = |count: usize| {
             let (taken, rest) = left.split_at(count);
@@ -226,7 +227,7 @@ impl<'a> Received<'a> {
             let head = take(4);
             let (bags, ids) = (head[0] as usize, head[1] as usize);
             PartBags {
-                chunk_ends: take(chunk_count),
+                run_ends: take(run_count),
                 offsets: take(bags + 1),
                 rows: take(ids),
                 weights: bytemuck::cast_slice(take(if head[2] == 1 { ids } else { 0 })),
@@ -244,7 +245,7 @@ impl<'a> Received<'a> {
     }
 
     /// Some samples' bags of the pooled feature at `place`.
-    pub fn pooled(&self, place: usize, samples: std::ops::Range<usize>) -> FeatureBags<'a> {
+    pub fn pooled(&self, place: usize, samples: Range<usize>) -> FeatureBags<'a> {
         let first = place * self.sample_count;
         let offsets = &self.offsets[first + samples.start..=first + samples.end];
         cut(offsets, self.rows, self.weights)
@@ -252,15 +253,15 @@ impl<'a> Received<'a> {
 }
 
 impl<'a> PartBags<'a> {
-    /// The bags of a chunk, counted among all of them.
-    pub fn range(&self, chunk: usize) -> std::ops::Range<usize> {
-        let start = if chunk == 0 { 0 } else { self.chunk_ends[chunk - 1] as usize };
-        start..self.chunk_ends[chunk] as usize
+    /// The bags of some runs, counted among all of them.
+    pub fn range(&self, runs: Range<usize>) -> Range<usize> {
+        let before = |run: usize| if run == 0 { 0 } else { self.run_ends[run - 1] as usize };
+        before(runs.start)..before(runs.end)
     }
 
-    /// The bags of a chunk.
-    pub fn bags(&self, chunk: usize) -> FeatureBags<'a> {
-        let range = self.range(chunk);
+    /// The bags of a run.
+    pub fn bags(&self, run: usize) -> FeatureBags<'a> {
+        let range = self.range(run..run + 1);
         cut(&self.offsets[range.start..=range.end], self.rows, self.weights)
     }
 }

@@ -14,13 +14,13 @@
 //!   8  gradients  (g,l) ─► (g,m)     members
 //! ```
 //!
-//! Peers' samples are chunks of the exchange inside the group, in the order of the groups. Taken peer by peer, and of each
-//! peer member by member, they are in the order of the global batch (rank `h * members + l`), so a row's gradients are added
-//! in the order in which the flat exchange adds them: the bits are the same.
-//!
 //! As in the flat exchange, every way is started and finished apart, and vectors and gradients travel in *parts*: part `k` has
 //! the `k`-th run of grains of every peer's samples. So a module works on one part while another is on its way between hosts,
 //! and the ids of the next batch take both their steps during this one.
+//!
+//! Parts are the chunks of the exchange inside the group. Taken peer by peer, and of each peer member by member, their runs are
+//! in the order of the global batch (rank `h * members + l`), so a row's gradients are added in the order in which the flat
+//! exchange adds them: the bits are the same.
 //!
 //! A codec rounds what crosses groups, vector by vector, and nothing else. Ids are looked at before they leave home, so that
 //! a failure is known to all ranks when the ids are where they belong: a rank's peers are in all groups, and pass it on to
@@ -140,7 +140,7 @@ impl TowerExchange {
             above_width,
             current: Batch::default(),
             next: Batch::default(),
-            messages: vec![vec![Buffer::new(); seating.groups]; chunks.parts()],
+            messages: vec![vec![Buffer::new(); seating.groups]; chunks.count()],
             id_messages: vec![Buffer::new(); seating.groups],
             above: Vec::new(),
             above_gradient: Vec::new(),
@@ -151,7 +151,7 @@ impl TowerExchange {
 
     /// How many parts vectors and gradients travel in.
     pub fn part_count(&self) -> usize {
-        self.chunks.parts()
+        self.chunks.count()
     }
 
     /// Step 1: starts to send the ids of the next batch to the peers, or why this rank has none.
@@ -190,7 +190,8 @@ impl TowerExchange {
         let heard = failure(&self.id_messages).map_err(|error| self.peer_failure(error.into()).to_string());
         let passed_on = heard.map(|()| {
             let features = self.seating.features[self.group].len();
-            self.next.bags = bags::read(&self.id_messages, features, take(&mut self.next.bags));
+            let ends: Vec<usize> = self.chunks.run_ends(self.next.global_count, self.member).collect();
+            self.next.bags = bags::read(&self.id_messages, features, &ends, take(&mut self.next.bags));
             (&self.next.bags, self.next.global_count)
         });
         self.inner.start_ids(&*circles.members, passed_on)
@@ -227,15 +228,10 @@ impl TowerExchange {
         named(error, |member| self.group * self.seating.members + member)
     }
 
-    /// A part's chunks of the exchange inside the group, one for each peer.
-    fn chunks_of(&self, part: usize) -> impl Iterator<Item = usize> + use<> {
-        let parts = self.part_count();
-        (0..self.seating.groups).map(move |peer| peer * parts + part)
-    }
-
     /// A part of a peer's samples, among those of all peers.
     fn samples_of(&self, peer: usize, part: usize) -> Range<usize> {
-        self.chunks.samples(self.current.global_count, self.member, peer * self.part_count() + part)
+        let run = self.chunks.run(peer, part);
+        self.chunks.samples_of_runs(self.current.global_count, self.member, run..run + 1)
     }
 
     /// Step 3: looks up what the members asked for, and starts to send it.
@@ -247,20 +243,17 @@ impl TowerExchange {
         circles: &'c Circles,
         shards: &[Table],
         part: usize,
-    ) -> Result<Vec<Pending<'c>>, ShardedError> {
-        self.chunks_of(part).map(|chunk| self.inner.start_vectors(&*circles.members, shards, chunk)).collect()
+    ) -> Result<Pending<'c>, ShardedError> {
+        self.inner.start_vectors(&*circles.members, shards, part)
     }
 
     /// Waits for the vectors of a part of the peers' samples, which [`TowerExchange::pooled_and_output`] then has.
     ///
     /// # Errors
     /// When a rank has left.
-    pub fn finish_pooled(&mut self, pending: Vec<Pending<'_>>, part: usize) -> Result<(), ShardedError> {
-        for (chunk, pending) in self.chunks_of(part).zip(pending) {
-            let outcome = self.inner.finish_vectors(pending, &[], &self.current.bags, chunk);
-            outcome.map_err(|error| self.member_failure(error))?;
-        }
-        Ok(())
+    pub fn finish_pooled(&mut self, pending: Pending<'_>, part: usize) -> Result<(), ShardedError> {
+        let outcome = self.inner.finish_vectors(pending, &[], &self.current.bags, part);
+        outcome.map_err(|error| self.member_failure(error))
     }
 
     /// Floats of this group's vectors of a sample, as the module gets them and as it hands them on.
@@ -271,7 +264,7 @@ impl TowerExchange {
     /// The grains of a part of a peer's samples: counted from the peer's first, each with the place of its samples among
     /// those of all peers.
     pub fn grains_of(&self, peer: usize, part: usize) -> Vec<(usize, Range<usize>)> {
-        let grains = self.chunks.grains_of(self.member, peer * self.part_count() + part);
+        let grains = self.chunks.grains_of(self.member, self.chunks.run(peer, part));
         let (global_count, samples) = (self.current.global_count, self.samples_of(peer, part));
         let first = self.grains.samples(global_count, grains.start).start;
         let (count, before) = (grains.len(), part * grains.len());
@@ -284,7 +277,7 @@ impl TowerExchange {
 
     /// This rank's own grains of a part, by their numbers in the batch.
     pub fn own_grains(&self, part: usize) -> Range<usize> {
-        self.chunks.grains_of(self.member, self.group * self.part_count() + part)
+        self.chunks.grains_of(self.member, self.chunks.run(self.group, part))
     }
 
     /// The vectors of this group's features, `[sample of all peers][width]`, and room for what the module hands on.
@@ -320,7 +313,7 @@ impl TowerExchange {
     pub fn finish_vectors(&mut self, pending: Pending<'_>, part: usize) -> Result<(), ShardedError> {
         let received = pending.wait()?;
         let rows = self.rows_above(part);
-        self.above.resize(self.own_count() * self.above_width, 0.0);
+        self.above.resize(self.own_count(self.part_count()) * self.above_width, 0.0);
         for (ways, message) in self.above_of.iter().zip(&received) {
             ways.forward.decode(message, &mut self.above[rows.clone()]);
         }
@@ -328,15 +321,14 @@ impl TowerExchange {
         Ok(())
     }
 
-    /// Samples of this rank.
-    fn own_count(&self) -> usize {
-        self.samples_of(self.group, self.part_count() - 1).end - self.samples_of(self.group, 0).start
+    /// Samples of this rank in its first parts.
+    fn own_count(&self, parts: usize) -> usize {
+        (0..parts).map(|part| self.samples_of(self.group, part).len()).sum()
     }
 
     /// The floats of a part of this rank's samples in the rows above.
     fn rows_above(&self, part: usize) -> Range<usize> {
-        let (samples, first) = (self.samples_of(self.group, part), self.samples_of(self.group, 0).start);
-        (samples.start - first) * self.above_width..(samples.end - first) * self.above_width
+        self.own_count(part) * self.above_width..self.own_count(part + 1) * self.above_width
     }
 
     /// The vectors above the towers of this rank's samples, as far as their parts have come, and room for their gradients.
@@ -397,22 +389,16 @@ impl TowerExchange {
         &mut self,
         circles: &'c Circles,
         part: usize,
-    ) -> Result<Vec<Pending<'c>>, ShardedError> {
-        self.chunks_of(part).map(|chunk| self.inner.start_gradients(&*circles.members, chunk)).collect()
+    ) -> Result<Pending<'c>, ShardedError> {
+        self.inner.start_gradients(&*circles.members, part)
     }
 
     /// Waits for them.
     ///
     /// # Errors
     /// When a rank has left.
-    pub fn finish_pooled_gradients(
-        &mut self,
-        pending: Vec<Pending<'_>>,
-        part: usize,
-    ) -> Result<(), ShardedError> {
-        self.chunks_of(part)
-            .zip(pending)
-            .try_for_each(|(chunk, pending)| self.inner.finish_gradients(pending, chunk))
+    pub fn finish_pooled_gradients(&mut self, pending: Pending<'_>, part: usize) -> Result<(), ShardedError> {
+        self.inner.finish_gradients(pending, part)
     }
 
     /// The update of this rank's rows, when all parts' gradients have come.

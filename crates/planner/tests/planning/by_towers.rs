@@ -110,3 +110,18 @@ fn the_variants_side_by_side() {
     ]);
     expect_file!["../golden/by_towers.txt"].assert_eq(&text);
 }
+
+#[test]
+fn a_chunk_is_one_message_to_every_peer_and_one_to_every_member() {
+    let mut case = case(4, Some(16), 4, 2);
+    case.topology.in_host.hidden_share = 0.0;
+    case.topology.cross_host.iter_mut().for_each(|link| link.hidden_share = 0.0);
+    let free = plan_by_towers(&case.request()).unwrap();
+    case.topology.in_host.message_seconds = 1e-5;
+    case.topology.cross_host.iter_mut().for_each(|link| link.message_seconds = 1e-4);
+    let paid = predict_ways(&case.request(), &free.plan);
+    // Of eight chunks seven come on top, there and back; a rank has one other member and three peers elsewhere.
+    let wanted = 14.0 * (1e-5 + 3.0 * 1e-4);
+    let more = paid.overlapped_seconds - free.prediction.overlapped_seconds;
+    assert!((more - wanted).abs() < 1e-12, "{more} and {wanted}");
+}

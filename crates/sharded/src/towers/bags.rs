@@ -51,32 +51,59 @@ pub(super) fn write(message: &mut Buffer, bags: &Bags, features: &[usize]) {
     }
 }
 
-/// The bags of all peers as those of one batch: by feature, the samples of one peer after the other.
-pub(super) fn read(messages: &[Buffer], features: usize, old: Bags) -> Bags {
+/// The bags of all peers as those of one batch: by feature, a run of each peer's samples after the other, then their next
+/// runs. `run_ends` says where each of these runs ends.
+pub(super) fn read(messages: &[Buffer], features: usize, run_ends: &[usize], old: Bags) -> Bags {
     let (mut offsets, mut rows, mut weights) = old.into_parts();
     offsets.clear();
     rows.clear();
     weights.clear();
     offsets.push(0);
-    let mut samples = 0;
+    let of_peers: Vec<Words<'_>> = messages.iter().map(|message| Words::new(message, features)).collect();
+    let mut taken = vec![0; of_peers.len()];
     for feature in 0..features {
-        samples = 0;
-        for message in messages {
-            let words = message.values::<u32>();
-            let (count, ids, weighted) = (words[1] as usize, words[2] as usize, words[3] == 1);
-            let (ends, ids_at) = (&words[4..4 + features * count], 4 + features * count);
-            let start = if feature * count == 0 { 0 } else { ends[feature * count - 1] };
-            let own = &ends[feature * count..(feature + 1) * count];
+        taken.fill(0);
+        let mut start = 0;
+        for (run, end) in run_ends.iter().enumerate() {
+            let peer = run % of_peers.len();
+            let (words, samples) = (&of_peers[peer], taken[peer]..taken[peer] + end - start);
+            (taken[peer], start) = (samples.end, *end);
+            let first = words.first_id(feature, samples.start);
             let base = rows.len() as u32;
-            offsets.extend(own.iter().map(|end| end - start + base));
-            let range = start as usize..own.last().copied().unwrap_or(start) as usize;
-            rows.extend_from_slice(&words[ids_at + range.start..ids_at + range.end]);
-            if weighted {
-                let at = ids_at + ids;
-                weights.extend_from_slice(bytemuck::cast_slice(&words[at + range.start..at + range.end]));
+            let ends = &words.ends[feature * words.samples..][samples];
+            offsets.extend(ends.iter().map(|end| end - first + base));
+            let ids = first as usize..ends.last().copied().unwrap_or(first) as usize;
+            rows.extend_from_slice(&words.rows[ids.clone()]);
+            if !words.weights.is_empty() {
+                weights.extend_from_slice(&words.weights[ids]);
             }
-            samples += count;
         }
     }
+    let samples = run_ends.last().copied().unwrap_or(0);
     Bags::new(features, samples, offsets, rows, weights).expect("bags that were whole before they travelled")
+}
+
+/// A message, taken apart.
+struct Words<'a> {
+    samples: usize,
+    /// By feature, then by sample: where the bag's ids end.
+    ends: &'a [u32],
+    rows: &'a [u32],
+    weights: &'a [f32],
+}
+
+impl<'a> Words<'a> {
+    fn new(message: &'a Buffer, features: usize) -> Words<'a> {
+        let (head, rest) = message.values::<u32>().split_at(4);
+        let (samples, ids, weighted) = (head[1] as usize, head[2] as usize, head[3] == 1);
+        let (ends, rest) = rest.split_at(features * samples);
+        let (rows, rest) = rest.split_at(ids);
+        let weights = if weighted { bytemuck::cast_slice(rest) } else { &[] };
+        Words { samples, ends, rows, weights }
+    }
+
+    /// Where the ids of a sample's bag begin.
+    fn first_id(&self, feature: usize, sample: usize) -> u32 {
+        (feature * self.samples + sample).checked_sub(1).map_or(0, |before| self.ends[before])
+    }
 }
