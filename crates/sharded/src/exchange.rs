@@ -17,7 +17,7 @@
 //!
 //! Message buffers go round and are never freed: after the first steps nothing is allocated.
 
-use std::mem::take;
+use std::{mem::take, ops::Range};
 
 use campanile_comm::{Buffer, CommError, Communicator, Pending};
 use campanile_kernels::{Isa, codec::Codec};
@@ -27,11 +27,11 @@ use thiserror::Error;
 
 use crate::{
     chunks::Chunks,
-    gradients,
+    gradients::{self, Gradients},
     ids::{self, Ids},
     route::Route,
     update::{Owned, Scratch},
-    vectors::{self, HEAD, Loaned, Wire},
+    vectors::{self, Loaned, Wire},
 };
 
 /// Why a lookup or a push failed, on all ranks at once.
@@ -125,7 +125,7 @@ impl Exchange {
     }
 
     /// The grains of this rank's chunk.
-    pub fn grains_of(&self, chunk: usize) -> std::ops::Range<usize> {
+    pub fn grains_of(&self, chunk: usize) -> Range<usize> {
         let runs = self.chunks.runs_of(chunk);
         debug_assert_eq!(runs.len(), 1, "in the flat exchange a chunk is one run");
         self.chunks.grains_of(self.rank, runs.start)
@@ -175,9 +175,10 @@ impl Exchange {
         std::mem::swap(&mut self.current, &mut self.next);
     }
 
-    /// Whether this rank is alone and its vectors need no journey.
+    /// Whether this rank is alone: it pools vectors where they are read, takes gradients where they are written, and its messages
+    /// are empty.
     fn is_alone(&self) -> bool {
-        self.route.owners.len() == 1 && self.route.owners[0].parts.is_empty() && self.chunks.count() == 1
+        self.route.owners.len() == 1 && self.route.owners[0].parts.is_empty()
     }
 
     /// Floats of all vectors of a sample.
@@ -197,7 +198,11 @@ impl Exchange {
         chunk: usize,
     ) -> Result<Pending<'c>, ShardedError> {
         let mut messages = take(&mut self.messages[chunk]);
-        if let Err(error) = self.answer(shards, chunk, &mut messages) {
+        let answered = match self.is_alone() {
+            true => self.pool_own(shards, chunk),
+            false => self.answer(shards, chunk, &mut messages),
+        };
+        if let Err(error) = answered {
             ids::write_failure(&mut messages, &error.to_string());
         }
         Ok(comm.start_all_to_all(messages)?)
@@ -205,17 +210,32 @@ impl Exchange {
 
     fn answer(&mut self, shards: &[Table], chunk: usize, messages: &mut [Buffer]) -> Result<(), TableError> {
         let owner = &self.route.owners[self.rank];
-        // Alone, vectors stay floats, and are rounded where they are.
-        let codec = if self.is_alone() { Codec::F32 } else { self.forward.codec };
-        let wire = Wire { codec, ..self.forward };
         for (source, out) in messages.iter_mut().enumerate() {
             let ids = self.current.from(source, owner, self.chunks.run_count());
             let samples = self.chunks.samples(self.current.global_count, source, chunk);
             let request = (&ids, samples, chunk == 0);
             let memory = (out, &mut self.floats);
-            vectors::answer((owner, wire), &self.poolings, shards, request, memory)?;
+            vectors::answer((owner, self.forward), &self.poolings, shards, request, memory)?;
         }
         Ok(())
+    }
+
+    fn pool_own(&mut self, shards: &[Table], chunk: usize) -> Result<(), TableError> {
+        let owner = &self.route.owners[self.rank];
+        let ids = self.current.from(self.rank, owner, self.chunks.run_count());
+        let (samples, rows) = self.rows_of(chunk);
+        self.pooled.resize(self.current.sample_count * self.route.pooled_width * size_of::<f32>());
+        let vectors = &mut self.pooled.values_mut::<f32>()[rows];
+        vectors::pool(owner, &self.poolings, shards, (&ids, samples), vectors)?;
+        vectors::round_all(&self.route, self.forward, vectors);
+        Ok(())
+    }
+
+    /// This rank's samples of a chunk, and the floats of their vectors.
+    fn rows_of(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
+        let samples = self.chunks.samples(self.current.global_count, self.rank, chunk);
+        let width = self.route.pooled_width;
+        (samples.clone(), samples.start * width..samples.end * width)
     }
 
     /// Waits for the vectors of a chunk; [`Exchange::pooled`] then has them. `bags` are those of the batch at work.
@@ -231,17 +251,11 @@ impl Exchange {
     ) -> Result<(), ShardedError> {
         let received = pending.wait()?;
         ids::failure(&received)?;
-        let samples = self.chunks.samples(self.current.global_count, self.rank, chunk);
         if self.is_alone() {
-            let floats = self.current.sample_count * self.route.pooled_width;
             self.messages[chunk] = received;
-            vectors::round_all(
-                &self.route,
-                self.forward,
-                vectors::floats_mut(&mut self.messages[chunk][0], floats),
-            );
             return Ok(());
         }
+        let samples = self.chunks.samples(self.current.global_count, self.rank, chunk);
         let width = self.route.pooled_width;
         self.pooled.resize(self.current.sample_count * width * size_of::<f32>());
         let pooled = self.pooled.values_mut::<f32>();
@@ -262,24 +276,13 @@ impl Exchange {
     /// The vectors of this rank's samples, `[sample][pooled_width]` in feature order, as far as their chunks have
     /// come.
     pub fn pooled(&self) -> &[f32] {
-        if self.is_alone() {
-            let floats = self.current.sample_count * self.route.pooled_width;
-            bytemuck::cast_slice(&self.messages[0][0].bytes()[HEAD..HEAD + floats * size_of::<f32>()])
-        } else {
-            self.pooled.values()
-        }
+        self.pooled.values()
     }
 
     /// The vectors, and room for their gradients in the same layout.
     pub fn pooled_and_gradient(&mut self) -> (&[f32], &mut [f32]) {
-        let bytes = self.current.sample_count * self.route.pooled_width * size_of::<f32>();
-        self.gradient.resize(bytes);
-        let pooled = if self.is_alone() {
-            bytemuck::cast_slice(&self.messages[0][0].bytes()[HEAD..HEAD + bytes])
-        } else {
-            self.pooled.values()
-        };
-        (pooled, self.gradient.values_mut())
+        self.gradient.resize(self.current.sample_count * self.route.pooled_width * size_of::<f32>());
+        (self.pooled.values(), self.gradient.values_mut())
     }
 
     /// Starts to send the gradients of a chunk to the owners of the rows.
@@ -292,10 +295,9 @@ impl Exchange {
         chunk: usize,
     ) -> Result<Pending<'c>, ShardedError> {
         let mut messages = take(&mut self.messages[chunk]);
-        let samples = self.chunks.samples(self.current.global_count, self.rank, chunk);
+        let (samples, rows) = self.rows_of(chunk);
         if self.is_alone() {
-            vectors::round_all(&self.route, self.backward, self.gradient.values_mut());
-            std::mem::swap(&mut messages[0], &mut self.gradient);
+            vectors::round_all(&self.route, self.backward, &mut self.gradient.values_mut()[rows]);
             return Ok(comm.start_all_to_all(messages)?);
         }
         for (owner, message) in self.route.owners.iter().zip(&mut messages) {
@@ -341,8 +343,11 @@ impl Exchange {
             .map(|source| self.current.from(source, owner, self.chunks.run_count()))
             .collect();
         let batch = (&self.chunks, self.current.global_count);
-        let blocks =
-            |shard: usize| gradients::blocks(shard, (&self.route, owner), batch, &ids, &self.messages);
+        let gradients = match self.is_alone() {
+            true => Gradients::Stayed(self.gradient.values()),
+            false => Gradients::Came(&self.messages),
+        };
+        let blocks = |shard: usize| gradients::blocks(shard, (&self.route, owner), batch, &ids, gradients);
         let manner = (step, self.forward.isa);
         let report = self.owned.update(comm, shards, &blocks, manner, &mut self.scratch)?;
         self.owned.refresh_mirrors(comm, shards, mirrors, &self.scratch)?;

@@ -118,24 +118,49 @@ pub(crate) fn read(
     }
 }
 
+/// Where the gradients of all ranks' samples are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Gradients<'a> {
+    /// In messages, by chunk and source.
+    Came(&'a [Vec<Buffer>]),
+    /// With the rank that is alone, for all its samples.
+    Stayed(&'a [f32]),
+}
+
+impl<'a> Gradients<'a> {
+    /// Of a run's pooled vectors.
+    fn of_pooled(self, run: &Run, width: usize) -> &'a [f32] {
+        let (floats, first) = match self {
+            Gradients::Came(_) => (self.message(run), run.samples.start - run.of_chunk.start),
+            Gradients::Stayed(floats) => (floats, run.samples.start),
+        };
+        &floats[first * width..(first + run.samples.len()) * width]
+    }
+
+    fn message(self, run: &Run) -> &'a [f32] {
+        match self {
+            Gradients::Came(messages) => messages[run.chunk][run.source].values(),
+            Gradients::Stayed(_) => unreachable!("a rank that is alone has no table cut by rows"),
+        }
+    }
+}
+
 /// The gradients of one shard: by feature, then in the order of the global batch.
 pub(crate) fn blocks<'a>(
     shard: usize,
     (route, owner): (&Route, &Owner),
     (chunks, global_count): (&Chunks, usize),
     ids: &[Received<'a>],
-    gradients: &'a [Vec<Buffer>],
+    gradients: Gradients<'a>,
 ) -> Vec<GradientBlock<'a>> {
     let mut blocks = Vec::new();
     let runs = runs(chunks, global_count);
     for (place, lane) in owner.pooled.iter().enumerate().filter(|(_, lane)| lane.shard == shard) {
         for run in &runs {
-            let gradient = gradients[run.chunk][run.source].values::<f32>();
-            let first = (run.samples.start - run.of_chunk.start) * owner.pooled_width;
             blocks.push(GradientBlock {
                 bags: ids[run.source].pooled(place, run.samples.clone()),
                 pooling: route.features[lane.feature].pooling,
-                gradient: &gradient[first..first + run.samples.len() * owner.pooled_width],
+                gradient: gradients.of_pooled(run, owner.pooled_width),
                 stride: owner.pooled_width,
                 offset: lane.owner_offset,
             });
@@ -159,7 +184,7 @@ pub(crate) fn blocks<'a>(
                     other => other,
                 },
                 bags,
-                gradient: &gradients[run.chunk][run.source].values::<f32>()[first..first + floats],
+                gradient: &gradients.message(run)[first..first + floats],
                 stride: dim,
                 offset: 0,
             });

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Bytes before the vectors, so that these start on a cache line.
-pub(crate) const HEAD: usize = 64;
+const HEAD: usize = 64;
 
 /// How vectors travel.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +64,7 @@ impl Wire {
 }
 
 /// The floats of a buffer from the head on.
-pub(crate) fn floats_mut(buffer: &mut Buffer, count: usize) -> &mut [f32] {
+fn floats_mut(buffer: &mut Buffer, count: usize) -> &mut [f32] {
     bytemuck::cast_slice_mut(&mut buffer.bytes_mut()[HEAD..HEAD + count * 4])
 }
 
@@ -86,18 +86,11 @@ pub(crate) fn answer(
     out.resize(HEAD + vector_bytes + row_bytes);
     out.bytes_mut()[..4].fill(0);
     let width = owner.pooled_width;
-    let pool_all = |floats: &mut [f32]| -> Result<(), TableError> {
-        for (place, lane) in owner.pooled.iter().enumerate() {
-            let bags = ids.pooled(place, samples.clone());
-            shards[lane.shard].pool(features[lane.feature], &bags, floats, width, lane.owner_offset)?;
-        }
-        Ok(())
-    };
     if wire.codec == Codec::F32 {
-        pool_all(floats_mut(out, count * width))?;
+        pool(owner, features, shards, (ids, samples), floats_mut(out, count * width))?;
     } else {
         scratch.resize(count * width, 0.0);
-        pool_all(scratch)?;
+        pool(owner, features, shards, (ids, samples), scratch)?;
         wire.encode_rows(&owner.pooled, scratch, &mut out.bytes_mut()[HEAD..HEAD + vector_bytes]);
     }
     if with_rows {
@@ -107,6 +100,25 @@ pub(crate) fn answer(
             shards[lent.shard].copy_out(rows, own)?;
             bytes = rest;
         }
+    }
+    Ok(())
+}
+
+/// Pools the vectors of some samples of one rank, side by side as the owner has them.
+///
+/// # Errors
+/// When an id is beyond its table.
+pub(crate) fn pool(
+    owner: &Owner,
+    features: &[Pooling],
+    shards: &[Table],
+    (ids, samples): (&Received<'_>, Range<usize>),
+    vectors: &mut [f32],
+) -> Result<(), TableError> {
+    for (place, lane) in owner.pooled.iter().enumerate() {
+        let bags = ids.pooled(place, samples.clone());
+        let (pooling, width) = (features[lane.feature], owner.pooled_width);
+        shards[lane.shard].pool(pooling, &bags, vectors, width, lane.owner_offset)?;
     }
     Ok(())
 }

@@ -123,6 +123,15 @@ impl Shared {
         self.exchanges.load(Ordering::Relaxed)
     }
 
+    /// An exchange in a group of one rank: its own parts, unless somebody has failed. Nobody has to be woken for it.
+    pub fn alone(&self, parts: Vec<Buffer>) -> Result<Vec<Buffer>, CommError> {
+        self.exchanges.fetch_add(1, Ordering::Relaxed);
+        match self.failure() {
+            Some(Failure { rank, message }) => Err(CommError::RankFailed { rank, message }),
+            None => Ok(parts),
+        }
+    }
+
     /// Notes the first failure that this rank heard of; later ones are its echo.
     pub fn fail(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
