@@ -89,8 +89,8 @@ class Campanile:
 
 def section(given, partition, names, dim):
     """The job's section for a partition: in every tower a cross layer on its vectors, then a projection to a part of
-    their floats."""
-    lines = [f'[run.towers]\nmodule = {{ kind = "cross", layers = 1, width = {dim // given.compression} }}']
+    their floats. `MODULE_RATE` stands for the share of the dense rate at which they learn."""
+    lines = [f'[run.towers]\nmodule = {{ kind = "cross", layers = 1, width = {dim // given.compression} }}\nmodule_rate = MODULE_RATE']
     for tower in range(max(partition) + 1):
         own = json.dumps([name for name, of in zip(names, partition) if of == tower])
         lines.append(f'[[run.towers.tower]]\nname = "t{tower}"\nfeatures = {own}\n')
@@ -127,6 +127,7 @@ def groups(campanile, given):
 
 def world(given, seed, towers=""):
     network = NETWORKS[given.model].format(width=given.dim // given.compression if towers else given.dim)
+    towers = towers.replace("MODULE_RATE", str(given.module_rate))
     return WORLD.format(**{**vars(given), "seed": seed, "network": network, "towers": towers})
 
 
@@ -180,6 +181,7 @@ def network(given, log, towers, choice=None):
 
 
 def scores(campanile, given, log, seed, towers, choice):
+    towers = towers.replace("MODULE_RATE", str(choice.modules))
     return campanile.scores(log.job(seed, network(given, log, towers, choice), towers, choice))
 
 
@@ -195,7 +197,7 @@ def choose(campanile, given):
     said of the test rows."""
     import towers_data
 
-    print("| data | model | rows, dense weights, cross, deep | AUC, valid |\n|---|---|---|---|", flush=True)
+    print("| data | model | rows, dense weights, cross, deep, modules | AUC, valid |\n|---|---|---|---|", flush=True)
     for log in towers_data.logs(given.data, campanile.folder, given.logs):
         if log.setting.in_turns:
             continue
@@ -230,6 +232,7 @@ def main():
     flags.add_argument("--kinds", type=lambda words: words.split(","), default=KINDS, help="of `ne` and `real`: towers beside flat")
     flags.add_argument("--row-rate", type=float, default=0.1, help="learning rate of rows in a world")
     flags.add_argument("--dense-rate", type=float, default=0.02, help="learning rate of dense weights in a world")
+    flags.add_argument("--module-rate", type=float, default=1.0, help="share of it for modules of towers in a world")
     flags.add_argument("--logs", type=lambda words: words.split(","), default=[], help="of `choose` and `real`: only these")
     flags.add_argument("--choose-seed", type=int, default=13, help="the first seed of `choose`")
     flags.add_argument("--choose-seeds", type=int, default=4)

@@ -104,15 +104,18 @@ def module_multiply_adds(sizes: Iterable[int], width: int) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is chosen on validation rows: learning rates of rows and of dense weights, and what stands over the vectors."""
+    """What is chosen on validation rows: learning rates of rows and of dense weights, what stands over the vectors, and the share of
+    the dense rate at which modules of towers learn."""
 
     row: float
     dense: float
     over: Over = Over()
+    modules: float = 1.0
 
     def __str__(self) -> str:
         over = self.over
-        return f"{self.row}, {self.dense}, {over.layers} x {over.rank}, {'-'.join(map(str, over.deep))}"
+        words = f"{self.row}, {self.dense}, {over.layers} x {over.rank}, {'-'.join(map(str, over.deep))}"
+        return words + (f", modules {self.modules}" if self.modules != 1.0 else "")
 
 
 def row_rates(*rates: float) -> list[Choice]:
@@ -158,6 +161,10 @@ def tried(further: Choice, *over: tuple[float, float, Over]) -> list[Choice]:
     return [*NINE, further, *(Choice(*one) for one in over)]
 
 
+def slower(row: float, dense: float) -> list[Choice]:
+    return [Choice(row, dense, modules=share) for share in (0.3, 0.1, 0.03)]
+
+
 SETTINGS = [
     Setting("criteo_kaggle_10k", "criteo_kaggle_10k", criteo_kaggle, 8, 128, True, SHORT, SHORT),
     Setting("avazu_10k", "avazu_10k", avazu, 7, 128, True, SHORT, SHORT),
@@ -169,9 +176,9 @@ SETTINGS = [
         tried(Choice(0.08, 0.02), (0.03, 0.02, WIDER), (0.03, 0.02, WIDEST), (0.05, 0.02, WIDER), (0.05, 0.02, WIDEST)),
     ),
     Setting(
-        "ta_feng", "ta_feng", ta_feng, 8, 512, False, [Choice(0.03, 0.01)], [Choice(0.02, 0.01)],
+        "ta_feng", "ta_feng", ta_feng, 8, 512, False, [Choice(0.03, 0.01)], [Choice(0.02, 0.01, modules=0.1)],
         tried(Choice(0.02, 0.005), (0.03, 0.01, WIDER), (0.03, 0.01, DEEPER)),
-        tried(Choice(0.02, 0.005), (0.02, 0.01, WIDER), (0.02, 0.01, WIDEST)),
+        [*tried(Choice(0.02, 0.005), (0.02, 0.01, WIDER), (0.02, 0.01, WIDEST)), *slower(0.02, 0.01), *slower(0.03, 0.01)],
     ),
 ]  # fmt: skip
 

@@ -96,25 +96,31 @@ impl Graph {
     ///
     /// First values as in DLRM: weights normal with variance `2 / (in + out)`, biases of hidden layers normal
     /// with variance `1 / out`. Biases without ReLU (logits, cross layers) begin at zero.
-    pub fn linear(
+    pub fn linear(&mut self, names: (&str, &str), x: Place, y: Place, tail: Tail) -> Result<(), ModelError> {
+        // Widths of zero are refused before this is looked at.
+        let variance = 2.0 / (x.width + y.width).max(1) as f64;
+        self.linear_from(names, x, y, tail, First::Normal { deviation: variance.sqrt() as f32 })
+    }
+
+    /// The same with other first weights.
+    pub fn linear_from(
         &mut self,
         (prefix, matrix): (&str, &str),
         x: Place,
         y: Place,
         tail: Tail,
+        first: First,
     ) -> Result<(), ModelError> {
         let (inputs, outputs) = (x.width, y.width);
         if inputs == 0 || outputs == 0 {
             return Err(ModelError::ZeroWidth { layer: prefix.to_string() });
         }
-        let normal = |variance: f64| First::Normal { deviation: variance.sqrt() as f32 };
-        let spread = normal(2.0 / (inputs + outputs) as f64);
-        let weight = self.layout.add(format!("{prefix}.{matrix}"), &[outputs, inputs], spread)?;
+        let weight = self.layout.add(format!("{prefix}.{matrix}"), &[outputs, inputs], first)?;
         let mut bias = |first| self.layout.add(format!("{prefix}.bias"), &[outputs], first);
         let bias = match tail {
             Tail::Bare => None,
             Tail::Bias => Some(bias(First::Zeros)?),
-            Tail::BiasRelu => Some(bias(normal(1.0 / outputs as f64))?),
+            Tail::BiasRelu => Some(bias(First::Normal { deviation: (1.0 / outputs as f64).sqrt() as f32 })?),
         };
         self.layers.push(Layer::Linear(Linear {
             x: Read::new(x),

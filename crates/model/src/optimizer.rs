@@ -70,6 +70,11 @@ impl Update {
         Update { optimizer: training.optimizer, rate, l2: training.l2, clip, left }
     }
 
+    /// The same at a share of the rate.
+    pub fn at_share(self, share: f32) -> Update {
+        Update { rate: self.rate * share, ..self }
+    }
+
     /// Moves a slice of the weights; `state` are the same slices of the state's vectors.
     ///
     /// # Panics

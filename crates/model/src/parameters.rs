@@ -24,7 +24,7 @@ pub struct Parameter {
 }
 
 /// A weight's first value.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum First {
     /// All zeros.
     Zeros,
@@ -33,7 +33,18 @@ pub enum First {
         /// Standard deviation.
         deviation: f32,
     },
+    /// A matrix that makes a vector of each of several: normal, and larger where a vector is made of its own than of others, so
+    /// that every vector can be told apart from the first step on.
+    OfVectors {
+        /// Floats of each vector that goes in.
+        inputs: Vec<usize>,
+        /// Floats of each that comes out.
+        width: usize,
+    },
 }
+
+/// What other vectors have in a first projection, beside an ordinary first value.
+const OF_OTHERS: f64 = 0.3;
 
 /// The weights in the order of their making.
 #[derive(Debug, Default)]
@@ -68,12 +79,34 @@ pub(crate) fn first_values(parameters: &[Parameter], seed: u64) -> Vec<f32> {
     let count = parameters.last().map_or(0, |p| p.range.end);
     let mut values = vec![0.0; count];
     for parameter in parameters {
-        if let First::Normal { deviation } = parameter.first {
-            let key = random::chain(random::chain(DENSE_STREAM, seed), name_key(&parameter.name));
-            random::fill_normal(&mut values[parameter.range.clone()], key, deviation);
+        let key = random::chain(random::chain(DENSE_STREAM, seed), name_key(&parameter.name));
+        let own = &mut values[parameter.range.clone()];
+        match &parameter.first {
+            First::Zeros => {}
+            First::Normal { deviation } => random::fill_normal(own, key, *deviation),
+            First::OfVectors { inputs, width } => {
+                random::fill_normal(own, key, 1.0);
+                scale_by_vector(own, inputs, *width);
+            }
         }
     }
     values
+}
+
+/// Variance `2/(in+out)` of a vector's own floats, and of all floats for those of others, of which a part is left.
+fn scale_by_vector(matrix: &mut [f32], inputs: &[usize], width: usize) {
+    let spread = |inputs: usize, outputs: usize| (2.0 / (inputs + outputs) as f64).sqrt();
+    let all: usize = inputs.iter().sum();
+    let of_others = (OF_OTHERS * spread(all, inputs.len() * width)) as f32;
+    for (row, values) in matrix.chunks_exact_mut(all).enumerate() {
+        let own = row / width;
+        let mut start = 0;
+        for (vector, &floats) in inputs.iter().enumerate() {
+            let factor = if vector == own { spread(floats, width) as f32 } else { of_others };
+            values[start..start + floats].iter_mut().for_each(|value| *value *= factor);
+            start += floats;
+        }
+    }
 }
 
 /// Keeps the dense weights' random numbers apart from the rows' ("dense" in ASCII).
@@ -93,9 +126,9 @@ mod tests {
     fn first_values_depend_on_seed_and_name_only() {
         let mut layout = Layout::default();
         let normal = First::Normal { deviation: 0.5 };
-        layout.add("a".into(), &[30, 40], normal).unwrap();
+        layout.add("a".into(), &[30, 40], normal.clone()).unwrap();
         layout.add("b".into(), &[7], First::Zeros).unwrap();
-        layout.add("c".into(), &[30, 40], normal).unwrap();
+        layout.add("c".into(), &[30, 40], normal.clone()).unwrap();
         let all = layout.into_parameters();
         let values = first_values(&all, 1);
         let (a, b, c) = (&values[..1200], &values[1200..1207], &values[1207..]);
@@ -108,6 +141,26 @@ mod tests {
         let mut alone = Layout::default();
         alone.add("c".into(), &[30, 40], normal).unwrap();
         assert_eq!(first_values(&alone.into_parameters(), 1), c);
+    }
+
+    #[test]
+    fn a_projection_begins_with_each_vectors_own_floats() {
+        let (inputs, width) = (vec![16, 48], 24);
+        let mut layout = Layout::default();
+        layout.add("p".into(), &[48, 64], First::OfVectors { inputs, width }).unwrap();
+        let values = first_values(&layout.into_parameters(), 1);
+        let deviation = |rows: Range<usize>, columns: Range<usize>| {
+            let of_row = |row: usize| values[row * 64 + columns.start..row * 64 + columns.end].iter();
+            let squares: f32 = rows.clone().flat_map(of_row).map(|value| value * value).sum();
+            (squares / (rows.len() * columns.len()) as f32).sqrt()
+        };
+        let others = 0.3 * (2.0f32 / (64 + 48) as f32).sqrt();
+        let wanted = [(0..24, 0..16, (2.0f32 / 40.0).sqrt()), (24..48, 16..64, (2.0f32 / 72.0).sqrt())];
+        let wanted = wanted.into_iter().chain([(0..24, 16..64, others), (24..48, 0..16, others)]);
+        for (rows, columns, wanted) in wanted {
+            let found = deviation(rows.clone(), columns.clone());
+            assert!((found / wanted - 1.0).abs() < 0.12, "{rows:?} {columns:?}: {found}, wanted {wanted}");
+        }
     }
 
     #[test]

@@ -161,11 +161,14 @@ fn update(
     let segments = spec.weight_segments(gradient.len()).into_iter();
     let squares = segments.flat_map(|segment| optimizer::block_squares(&gradient[segment]));
     let clip = optimizer::clip_factor(dense.norm_max, squares);
-    let update = Update::new(dense, step, clip);
-    for start in (0..weights.len()).step_by(37) {
-        let range = start..weights.len().min(start + 37);
-        let mut slices: Vec<&mut [f32]> = state.iter_mut().map(|state| &mut state[range.clone()]).collect();
-        update.apply(&mut weights[range.clone()], &mut slices, &gradient[range.clone()]);
+    for (all, share) in spec.rate_shares(weights.len()) {
+        let update = Update::new(dense, step, clip).at_share(share);
+        for start in all.clone().step_by(37) {
+            let range = start..all.end.min(start + 37);
+            let mut slices: Vec<&mut [f32]> =
+                state.iter_mut().map(|state| &mut state[range.clone()]).collect();
+            update.apply(&mut weights[range.clone()], &mut slices, &gradient[range.clone()]);
+        }
     }
 }
 
@@ -247,7 +250,9 @@ fn towered(mut spec: ModelSpec, of_feature: &[usize], modules: &[(u8, usize, usi
         // A lone tower may give a DLRM one vector, which needs another one to meet.
         spec.dense_count = spec.dense_count.max(1);
     }
-    spec.towers = Towers { variant: TowerVariant::Towers, list };
+    // Modules learn more slowly where the first has an odd number of features.
+    let module_rate = if list[0].features.len() % 2 == 1 { 0.3 } else { 1.0 };
+    spec.towers = Towers { variant: TowerVariant::Towers, module_rate, list };
     spec
 }
 
@@ -366,7 +371,10 @@ fn identity_towers_are_the_flat_model() {
         module: TowerModule::Identity,
     };
     let list = vec![tower("b", &[1, 3]), tower("a", &[0, 2])];
-    let towers = ModelSpec { towers: Towers { variant: TowerVariant::Towers, list }, ..flat.clone() };
+    let towers = ModelSpec {
+        towers: Towers { variant: TowerVariant::Towers, module_rate: 1.0, list },
+        ..flat.clone()
+    };
     let logits = |spec: &ModelSpec| {
         let mut built = Network::new(spec, Isa::detect()).unwrap();
         let weights = built.initial_parameters(3);

@@ -49,7 +49,7 @@ pub(crate) fn adapt(
         });
         let gradient = sum_over_grains(gradients.collect());
         let all = 0..gradient.len();
-        move_dense(&training, steps, weights, &gradient, std::slice::from_ref(&all));
+        move_dense(&training, steps, weights, &gradient, (std::slice::from_ref(&all), &[]));
         let tape = added(distil, &weights.values, batch, task, 0..samples);
         let output = &tape.nodes[tape.nodes.len() - 1].1;
         corrected.extend((0..samples).map(|n| match Word::of(batch, task, n) {

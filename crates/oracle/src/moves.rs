@@ -29,20 +29,25 @@ pub(crate) fn first_weights(optimizer: DenseOptimizer, parameters: &[Parameter])
     weights
 }
 
-/// Clips the whole gradient, adds L2, and moves every weight.
+/// Some weights, and at which share of the rate they move.
+type RateShare = (Range<usize>, f32);
+
+/// Clips the whole gradient, adds L2, and moves every weight, some at a share of the rate.
 pub(crate) fn move_dense(
     training: &DenseTraining,
     steps: u64,
     weights: &mut Row,
     gradient: &[f32],
-    segments: &[Range<usize>],
+    (segments, rate_shares): (&[Range<usize>], &[RateShare]),
 ) {
     let square = |block: &[f32]| block.iter().fold(0.0f64, |sum, g| sum + f64::from(*g) * f64::from(*g));
     let blocks = segments.iter().flat_map(|segment| gradient[segment.clone()].chunks(NORM_BLOCK));
     let norm = blocks.fold(0.0f64, |sum, block| sum + square(block)).sqrt();
     let limit = f64::from(training.norm_max);
     let clip = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
-    let (rate, l2) = (training.learning_rate.at(steps), training.l2);
+    let (base, l2) = (training.learning_rate.at(steps), training.l2);
+    let share = |weight: usize| rate_shares.iter().find(|(weights, _)| weights.contains(&weight));
+    let rate = |weight: usize| base * share(weight).map_or(1.0, |(_, share)| *share);
     let Row { values, state } = weights;
     let mut gradient: Vec<f32> = gradient.iter().zip(&*values).map(|(g, w)| g * clip + l2 * w).collect();
     if let DenseOptimizer::Sgd { momentum } = training.optimizer {
@@ -52,7 +57,7 @@ pub(crate) fn move_dense(
         }
     }
     if let DenseOptimizer::Adamw { decay, .. } = training.optimizer {
-        values.iter_mut().for_each(|w| *w -= rate * decay * *w);
+        values.iter_mut().enumerate().for_each(|(i, w)| *w -= rate(i) * decay * *w);
     }
     move_weights(like_sparse(training.optimizer), rate, steps, weights, &gradient);
 }
@@ -64,12 +69,13 @@ pub(crate) fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, m
         g.iter_mut().for_each(|g| *g *= limit / norm);
     }
     g.iter_mut().zip(&row.values).for_each(|(g, w)| *g += training.l2 * w);
-    move_weights(training.optimizer, training.learning_rate.at(steps), steps, row, &g);
+    let rate = training.learning_rate.at(steps);
+    move_weights(training.optimizer, |_| rate, steps, row, &g);
 }
 
 /// Moves one row that follows a teacher: the formula alone, at a rate of its own.
 pub(crate) fn follow_row(follow: &Follow, steps: u64, row: &mut Row, g: &[f32]) {
-    move_weights(follow.optimizer, follow.learning_rate, steps, row, g);
+    move_weights(follow.optimizer, |_| follow.learning_rate, steps, row, g);
 }
 
 /// The dense formulas are the sparse ones, element by element; momentum and decay come before.
@@ -92,12 +98,19 @@ pub(crate) fn first_row(optimizer: SparseOptimizer, dim: usize) -> Row {
     Row { values: vec![0.0; dim], state: vec![first; optimizer.state_floats(dim)] }
 }
 
-/// The formulas of [`SparseOptimizer`], in the step after `steps` steps.
-fn move_weights(optimizer: SparseOptimizer, rate: f32, steps: u64, row: &mut Row, g: &[f32]) {
+/// The formulas of [`SparseOptimizer`], in the step after `steps` steps, with the rate of every element.
+fn move_weights(
+    optimizer: SparseOptimizer,
+    rate: impl Fn(usize) -> f32,
+    steps: u64,
+    row: &mut Row,
+    g: &[f32],
+) {
     let Row { values, state } = row;
     let (dim, mean) = (values.len(), sum_of_squares(g) / values.len() as f32);
     let left = |beta: f32| (1.0 - f64::from(beta).powi(steps as i32 + 1)) as f32;
     for (i, (w, &g)) in values.iter_mut().zip(g).enumerate() {
+        let rate = rate(i);
         match optimizer {
             SparseOptimizer::Sgd => *w -= rate * g,
             SparseOptimizer::Adagrad { epsilon, .. } => {

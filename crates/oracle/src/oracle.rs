@@ -275,7 +275,8 @@ impl Oracle {
     /// Clips the whole gradient, adds L2, and moves every dense weight.
     fn update_dense(&mut self, gradient: &[f32]) {
         let segments = self.spec.weight_segments(gradient.len());
-        move_dense(&self.dense, self.steps, &mut self.weights, gradient, &segments);
+        let rate_shares = self.spec.rate_shares(gradient.len());
+        move_dense(&self.dense, self.steps, &mut self.weights, gradient, (&segments, &rate_shares));
     }
 }
 

@@ -212,7 +212,7 @@ fn tower(name: &str, features: &[usize], module: TowerModule) -> TowerSpec {
 }
 
 fn with_towers(spec: ModelSpec, list: Vec<TowerSpec>) -> ModelSpec {
-    ModelSpec { towers: Towers { variant: TowerVariant::Towers, list }, ..spec }
+    ModelSpec { towers: Towers { variant: TowerVariant::Towers, module_rate: 1.0, list }, ..spec }
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Seating {
         let sub = ModelSpec {
             features: own.iter().map(feature).collect(),
             tables: tables.iter().map(|&table| model.tables[table].clone()).collect(),
-            towers: Towers { variant: model.towers.variant, list },
+            towers: Towers { list, ..model.towers.clone() },
             ..model.clone()
         };
         (sub, tables)
@@ -172,8 +172,11 @@ mod tests {
             features: features.to_vec(),
             module: TowerModule::Identity,
         };
-        model.towers =
-            Towers { variant: TowerVariant::Sptt, list: towers.iter().enumerate().map(tower).collect() };
+        model.towers = Towers {
+            variant: TowerVariant::Sptt,
+            module_rate: 1.0,
+            list: towers.iter().enumerate().map(tower).collect(),
+        };
         model
     }
 

@@ -23,6 +23,8 @@ use crate::{
 pub struct Towers {
     /// What they are used for.
     pub variant: TowerVariant,
+    /// The share of the dense learning rate at which the modules' weights move.
+    pub module_rate: f32,
     /// In the order of the job; every feature of the model is in one of them.
     pub list: Vec<TowerSpec>,
 }
@@ -80,7 +82,7 @@ choice! {
 
 impl Default for Towers {
     fn default() -> Towers {
-        Towers { variant: TowerVariant::Flat, list: Vec::new() }
+        Towers { variant: TowerVariant::Flat, module_rate: 1.0, list: Vec::new() }
     }
 }
 
@@ -156,6 +158,12 @@ impl ModelSpec {
         }
         cuts.push(weight_count);
         cuts.windows(2).map(|cut| cut[0]..cut[1]).collect()
+    }
+
+    /// At which share of the dense learning rate weights move: runs of them that are one after the other.
+    pub fn rate_shares(&self, weight_count: usize) -> [(Range<usize>, f32); 2] {
+        let in_modules: usize = self.tower_modules().map(|tower| tower.weight_count(self)).sum();
+        [(0..in_modules, self.towers.module_rate), (in_modules..weight_count, 1.0)]
     }
 
     /// The features whose vectors the network sees as they are, in feature order.

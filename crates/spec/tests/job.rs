@@ -267,18 +267,25 @@ fn the_hash_sees_the_run_and_nothing_else() {
 
 #[test]
 fn towers_without_modules_are_the_same_run() {
-    let towers = |variant: &str| {
+    let given = |variant: &str, rate: &str| {
         let list = "[[run.towers.tower]]\nname = \"a\"\nfeatures = [\"sparse_2\", \"sparse_1\", \"sparse_4\", \"sparse_3\"]";
         world(&format!(
-            "[run.towers]\nvariant = \"{variant}\"\nmodule = {{ kind = \"ensemble\", width = 2 }}\n{list}\n\
+            "[run.towers]\nvariant = \"{variant}\"\n{rate}module = {{ kind = \"ensemble\", width = 2 }}\n{list}\n\
              [run.data.world]\nsparse_count = 4\nhidden_groups = 2\nacross_pairs = 1\n"
         ))
     };
     let none = world("[run.data.world]\nsparse_count = 4\nhidden_groups = 2\nacross_pairs = 1\n");
+    let towers = |variant: &str| given(variant, "");
     let [flat, sptt, modules] = ["flat", "sptt", "towers"].map(towers);
     assert_eq!([flat.run.hash(), sptt.run.hash()], [none.run.hash(), none.run.hash()]);
     assert_ne!(modules.run.hash(), flat.run.hash());
-    for job in [&flat, &sptt, &modules] {
+    // Modules that learn at a rate of their own make another run; at the common rate it need not be said.
+    let [slow, flat_slow] = ["towers", "flat"].map(|variant| given(variant, "module_rate = 0.1\n"));
+    assert_ne!(slow.run.hash(), modules.run.hash());
+    assert_eq!(given("towers", "module_rate = 1.0\n").run.hash(), modules.run.hash());
+    assert_eq!(flat_slow.run.hash(), none.run.hash());
+    assert_eq!(slow.run.model.rate_shares(100), [(0..8, 0.1), (8..100, 1.0)]);
+    for job in [&flat, &sptt, &modules, &slow] {
         assert_eq!(Job::parse(&job.effective_toml()).unwrap(), *job);
     }
     let ratios = [&none, &flat, &sptt, &modules].map(|job| job.run.model.compression_ratio());

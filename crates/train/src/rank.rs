@@ -407,13 +407,21 @@ impl RankState {
     /// Moves this rank's share of the dense weights.
     pub(crate) fn update_dense(&mut self, step: u64, clip: f32, gradient: &[f32]) {
         let update = optimizer::Update::new(&self.dense, step, clip);
+        let rate_shares = self.model.rate_shares(self.parameters.len());
         let mut first = 0;
         for range in self.shares.of(self.rank) {
-            let own = first..first + range.len();
-            let mut state: Vec<&mut [f32]> =
-                self.dense_state.iter_mut().map(|(_, values)| &mut values[own.clone()]).collect();
-            update.apply(&mut self.parameters[range.clone()], &mut state, &gradient[range.clone()]);
-            first = own.end;
+            for (weights, share) in &rate_shares {
+                let own = range.start.max(weights.start)..range.end.min(weights.end);
+                if own.is_empty() {
+                    continue;
+                }
+                let kept = first..first + own.len();
+                let mut state: Vec<&mut [f32]> =
+                    self.dense_state.iter_mut().map(|(_, values)| &mut values[kept.clone()]).collect();
+                let update = update.at_share(*share);
+                update.apply(&mut self.parameters[own.clone()], &mut state, &gradient[own]);
+                first = kept.end;
+            }
         }
     }
 }

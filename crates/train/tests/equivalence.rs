@@ -220,7 +220,7 @@ fn seated_run(case: &Case, towers: usize, module: u8) -> (Case, Run) {
             TowerSpec { name: format!("tower{tower}"), module: module(&features), features }
         })
         .collect();
-    run.model.towers = Towers { variant: TowerVariant::Towers, list };
+    run.model.towers = Towers { variant: TowerVariant::Towers, module_rate: 0.3, list };
     (case, run)
 }
 

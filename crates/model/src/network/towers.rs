@@ -16,6 +16,7 @@ use super::dcn::cross_layers;
 use crate::{
     Journey, ModelError,
     graph::{Graph, Tail},
+    parameters::First,
     workspace::Place,
 };
 
@@ -95,7 +96,10 @@ pub(super) fn module(
         }
         TowerModule::Cross { layers, rank, .. } => {
             let crossed = cross_layers(graph, x, &format!("tower.{name}.cross"), (layers, rank))?;
-            graph.linear((&format!("tower.{name}.project"), "weight"), crossed, y, Tail::Bare)?;
+            let widths = inputs.iter().map(|input| input.place.width).collect();
+            let first = First::OfVectors { inputs: widths, width: output_width / inputs.len().max(1) };
+            let names = (&*format!("tower.{name}.project"), "weight");
+            graph.linear_from(names, crossed, y, Tail::Bare, first)?;
         }
     }
     Ok(y)

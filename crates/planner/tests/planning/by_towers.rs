@@ -22,7 +22,7 @@ fn case(count: usize, width: Option<usize>, hosts: usize, per_host: usize) -> Ca
         module,
     };
     let variant = if width.is_some() { TowerVariant::Towers } else { TowerVariant::Sptt };
-    case.model.towers = Towers { variant, list: (0..count).map(tower).collect() };
+    case.model.towers = Towers { variant, module_rate: 1.0, list: (0..count).map(tower).collect() };
     case
 }
 

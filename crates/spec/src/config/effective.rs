@@ -125,6 +125,7 @@ fn raw_towers(model: &ModelSpec) -> Option<RawTowers> {
         variant: model.towers.variant,
         // Every tower says what it has, so this default is used by none.
         module: TowerModule::Identity,
+        module_rate: Some(model.towers.module_rate).filter(|rate| *rate != 1.0),
         tower: model.towers.list.iter().map(raw).collect(),
     })
 }

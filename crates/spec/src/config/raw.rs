@@ -214,6 +214,8 @@ section! {
         pub variant: TowerVariant = TowerVariant::Towers,
         /// The module of every tower that has none of its own.
         pub module: TowerModule = TowerModule::Identity,
+        /// Weights of modules move at this share of the learning rate of `[run.dense]`. Absent: 1, as all others do.
+        pub module_rate: Option<f32> = None,
         /// The towers; every feature is in one of them.
         pub tower: Vec<RawTower> = Vec::new(),
     }

@@ -189,7 +189,8 @@ fn towers(case: &Case, dim: impl Fn(usize) -> usize) -> Towers {
         };
         list.push(TowerSpec { name: format!("tower{side}"), features, module });
     }
-    Towers { variant: TowerVariant::Towers, list }
+    let module_rate = if bit(41) { 0.3 } else { 1.0 };
+    Towers { variant: TowerVariant::Towers, module_rate, list }
 }
 
 pub fn run_of(case: &Case) -> Run {

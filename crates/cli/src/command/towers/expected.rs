@@ -77,7 +77,7 @@ pub fn with_towers(job: &Job, partition: &[usize], width: usize) -> Job {
         features: features(tower).collect(),
         module,
     });
-    model.towers = Towers { variant: TowerVariant::Flat, list: list.collect() };
+    model.towers = Towers { variant: TowerVariant::Flat, module_rate: 1.0, list: list.collect() };
     pricing::with_variant(&job, TowerVariant::Towers)
 }
 

@@ -10,6 +10,9 @@ use crate::{
 /// The most towers.
 const TOWERS_MAX: usize = 4096;
 
+/// The fastest that modules may learn, beside all other dense weights.
+const MODULE_RATE_MAX: f32 = 100.0;
+
 pub(super) fn towers(raw: Option<&RawTowers>, model: &ModelSpec) -> Result<Towers, Problem> {
     let Some(raw) = raw else { return Ok(Towers::default()) };
     if raw.tower.is_empty() {
@@ -35,7 +38,14 @@ pub(super) fn towers(raw: Option<&RawTowers>, model: &ModelSpec) -> Result<Tower
             advice,
         ));
     }
-    let towers = Towers { variant: raw.variant, list };
+    let module_rate = raw.module_rate.unwrap_or(1.0);
+    if !(module_rate > 0.0 && module_rate <= MODULE_RATE_MAX) {
+        let advice = format!(
+            "modules move at a share of the learning rate of [run.dense], above 0 and up to {MODULE_RATE_MAX}; 0.1 is a good start"
+        );
+        return Err(Problem::value("run.towers.module_rate", module_rate, advice));
+    }
+    let towers = Towers { variant: raw.variant, module_rate, list };
     if towers.variant == TowerVariant::Towers {
         check_modules(&towers, raw, model)?;
     }
