@@ -122,7 +122,15 @@ fn groups(comm: &dyn Communicator) -> Result<(), CommError> {
         assert_eq!(heard, members);
         let alone = half.split(half.rank() as u32)?;
         assert_eq!((alone.rank(), alone.rank_count()), (0, 1));
+        // Nobody else takes part, but every collective works, and exchanges may be waited for in any order.
         assert_eq!(alone.all_gather(Buffer::of(b"me"))?[0].bytes(), b"me");
+        assert_eq!(alone.gather(0, Buffer::of(b"me"))?[0].bytes(), b"me");
+        assert_eq!(alone.broadcast(0, Buffer::of(b"me"))?.bytes(), b"me");
+        alone.barrier()?;
+        let [first, second] =
+            [b"first", b"later"].map(|words| alone.start_all_to_all(vec![Buffer::of(words)]));
+        assert_eq!(second?.wait()?[0].bytes(), b"later");
+        assert_eq!(first?.wait()?[0].bytes(), b"first");
         let whole = half.split(7)?;
         check_parts(&*whole, 4, &whole.all_to_all(parts(&*whole, 4))?);
     }

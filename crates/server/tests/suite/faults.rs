@@ -105,16 +105,27 @@ fn is_alive(server: &Server) -> bool {
     ask(server, "GET", "/v2/models/tiny/ready", "").0 == 200
 }
 
-/// Sends bytes and reads whatever comes until the server ends the connection.
-fn send_and_close(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+/// Sends bytes and no more, and waits until the server ends the connection.
+fn send_and_close(address: SocketAddr, bytes: &[u8]) {
+    let mut stream = connect_and_send(address, bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+/// What is answered before the server ends the connection. Our end stays open: to a client that has closed it, the server owes
+/// no answer.
+fn answer_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let _ = connect_and_send(address, bytes).read_to_end(&mut answer);
+    answer
+}
+
+fn connect_and_send(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     // The server may hang up before everything is written.
     let _ = stream.write_all(bytes);
-    let _ = stream.shutdown(Shutdown::Write);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    answer
+    stream
 }
 
 #[test]
@@ -141,8 +152,11 @@ fn half_requests_random_bytes_and_huge_claims_cost_nobody_an_answer() {
         let preface = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &bytes].concat();
         send_and_close(server.grpc.unwrap(), &preface);
     }
-    let claim =
-        |headers: &str| format!("POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n{{}}");
+    let claim = |headers: &str| {
+        format!(
+            "POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n\r\n{{}}"
+        )
+    };
     for (headers, wanted) in [
         ("Content-Length: 99999999999".to_owned(), "413"),
         ("Content-Length: -1".to_owned(), "400"),
@@ -150,7 +164,7 @@ fn half_requests_random_bytes_and_huge_claims_cost_nobody_an_answer() {
         (format!("{}Content-Length: 2", "X-Many: 1\r\n".repeat(500)), "431"),
         ("Content-Length: 2\r\nInference-Header-Content-Length: 3".to_owned(), "400"),
     ] {
-        let answer = send_and_close(server.http, claim(&headers).as_bytes());
+        let answer = answer_to(server.http, claim(&headers).as_bytes());
         let text = String::from_utf8_lossy(&answer);
         assert!(text.starts_with(&format!("HTTP/1.1 {wanted}")), "{headers:.60}: {text:.200}");
     }
