@@ -100,7 +100,7 @@ fn towers() {
         `layers` in `module` of [[run.towers.tower]] number 2 at line 50, column 37 is 0: it must be from 1 to 64
         unknown key `variant` in [[run.towers.tower]] number 1 at line 47, column 1: known are `name`, `features`, `module`
         `variant` in [run.towers] at line 42, column 11 is "tower": it must be "flat", "sptt" or "towers"; did you mean "towers"?
-        `module_rate` in [run.towers] at line 42, column 15 is 0: modules move at a share of the learning rate of [run.dense], above 0 and up to 100; 0.1 is a good start
+        `module_rate` in [run.towers] at line 42, column 15 is 0: modules move at a share of the learning rate of [run.dense], above 0 and up to 100; 1 is the rate of all others
         `per_feature` in [run.towers.module] at line 45, column 45 is 1: tower `a` projects its features by one matrix, and `user` has rows of 8 floats, `item` of 4; give their tables one dim, or set per_feature = 0
     "#]].assert_eq(&messages);
 }

@@ -41,7 +41,7 @@ pub(super) fn towers(raw: Option<&RawTowers>, model: &ModelSpec) -> Result<Tower
     let module_rate = raw.module_rate.unwrap_or(1.0);
     if !(module_rate > 0.0 && module_rate <= MODULE_RATE_MAX) {
         let advice = format!(
-            "modules move at a share of the learning rate of [run.dense], above 0 and up to {MODULE_RATE_MAX}; 0.1 is a good start"
+            "modules move at a share of the learning rate of [run.dense], above 0 and up to {MODULE_RATE_MAX}; 1 is the rate of all others"
         );
         return Err(Problem::value("run.towers.module_rate", module_rate, advice));
     }
