@@ -14,11 +14,14 @@ pub mod address;
 mod checksum;
 mod cursors;
 pub mod directory;
+pub(crate) mod disk;
 mod frame;
 #[cfg(feature = "nats")]
 pub mod jetstream;
 mod partition;
 mod segment;
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use std::{io, path::PathBuf};
 
@@ -274,6 +277,14 @@ pub enum LogError {
         /// The name.
         name: String,
     },
+    /// An append or a sync failed before.
+    #[error(
+        "{}: an append or a sync failed before, and what is on disk is not known; see to the disk and start again", path.display()
+    )]
+    WriterFailed {
+        /// The segment.
+        path: PathBuf,
+    },
     /// Somebody else writes to the partition.
     #[error("{} is being written by another process; one writer at a time", path.display())]
     Busy {
@@ -383,6 +394,15 @@ pub trait Log: Send + std::marker::Sync {
     /// # Errors
     /// When the disk fails.
     fn sync(&self) -> Result<(), LogError>;
+
+    /// Puts everything appended so far to one partition on disk.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn sync_topic(&self, topic: &str, partition: u32) -> Result<(), LogError> {
+        let _ = (topic, partition);
+        self.sync()
+    }
 
     /// Removes records before `before`, as far as they can go without the others: for a topic whose one reader needs them no
     /// more. The last record is never renumbered. Returns the oldest record that is left.

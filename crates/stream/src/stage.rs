@@ -15,6 +15,10 @@
 //! the same output, of which the part that is already in the output topics is skipped. So every input record is done
 //! once and every output record is written once, without a transaction over several topics.
 //!
+//! A power cut takes what was not synced. So the journal is synced before a turn writes, outputs are synced before a state
+//! is written that counts them, and a state is synced before what it replaces is removed. Journal and state also have a checksum
+//! of the last record that was read of each input: a log that is another, or lost records that were read, is noticed.
+//!
 //! Invariant: nobody else writes to a stage's output topics, for their length says what was written.
 
 mod saved;
@@ -23,10 +27,13 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::log::{Limit, Log, LogError, Offset, Record, Records, TopicOptions};
+use crate::log::{Limit, Log, LogError, Offset, Record, Records, Stored, TopicOptions};
 
 /// Segments of a stage's own topics.
 const OWN_SEGMENT_BYTES: u64 = 4 << 20;
+/// Stands before a state, and a turn of the journal, that has checksums of what was read.
+const WITH_SUMS: u64 = u64::MAX;
+const ONE: Limit = Limit { records: 1, bytes: 1 };
 
 /// A record that a stage is given.
 #[derive(Debug, Clone, Copy)]
@@ -178,8 +185,13 @@ pub struct Runner<S> {
     cursors: Vec<Offset>,
     /// Records written to each output.
     written: Vec<Offset>,
+    /// By input: a checksum of the last record that was done; 0 before the first, and where none was noted.
+    sums: Vec<u64>,
     read: Vec<Records>,
     outgoing: Outgoing,
+    /// Bytes read since a state was saved, and bytes of that state.
+    since_save: u64,
+    saved_bytes: u64,
 }
 
 impl<S: Stage> Runner<S> {
@@ -200,23 +212,78 @@ impl<S: Stage> Runner<S> {
             turns: 0,
             cursors: vec![0; inputs],
             written: vec![0; outputs],
+            sums: vec![0; inputs],
+            since_save: 0,
+            saved_bytes: 0,
             read: vec![Records::default(); inputs],
             outgoing: Outgoing::default(),
             wiring,
         };
         runner.restore()?;
+        runner.check_lengths()?;
         let journal = format!("{}.journal", runner.wiring.name);
         let mut entries = Records::default();
         while runner.turns < runner.log.range(&journal, 0)?.end {
             let limit = Limit { records: 1, bytes: 1 };
             runner.log.read(&journal, 0, runner.turns, limit, &mut entries)?;
             let entry = entries.iter().next().map(|entry| entry.payload.to_vec()).unwrap_or_default();
-            runner.check(entry.len() >= inputs * 8, "the journal has another number of inputs")?;
-            let (counts, note) = entry.split_at(inputs * 8);
-            runner.read_exactly(&numbers(counts))?;
+            let (counts, sums, note) = entry_parts(&entry, inputs)
+                .ok_or_else(|| runner.problem("the journal has another number of inputs".to_owned()))?;
+            runner.read_exactly(&counts, &sums)?;
             runner.run_turn(note)?;
         }
+        for (place, written) in runner.wiring.outputs.iter().zip(&runner.written) {
+            let end = runner.log.range(&place.topic, place.partition)?.end;
+            if end > *written {
+                return Err(runner.problem(format!(
+                    "topic `{}` has {end} records, and its turns have written {written}: turns are missing in its journal, or somebody else writes there",
+                    place.topic
+                )));
+            }
+        }
         Ok(runner)
+    }
+
+    /// What was saved must not be ahead of the log: then the log lost records, or is another one.
+    fn check_lengths(&mut self) -> Result<(), StageError> {
+        let journal = Place { topic: format!("{}.journal", self.wiring.name), partition: 0 };
+        let places = self.wiring.inputs.iter().chain(&self.wiring.outputs).chain([&journal]);
+        let counts = self.cursors.iter().chain(&self.written).chain([&self.turns]);
+        for (place, &count) in places.zip(counts) {
+            let end = self.log.range(&place.topic, place.partition)?.end;
+            if end < count {
+                return Err(self.problem(format!(
+                    "topic `{}` ends at record {end}, and it was at record {count}: records {end} to {} are lost, or this is another log",
+                    place.topic,
+                    count - 1
+                )));
+            }
+        }
+        let mut last = Records::default();
+        for (input, place) in self.wiring.inputs.iter().enumerate() {
+            let (cursor, sum) = (self.cursors[input], self.sums[input]);
+            if cursor == 0 || sum == 0 {
+                continue;
+            }
+            match self.log.read(&place.topic, place.partition, cursor - 1, ONE, &mut last) {
+                // Retention has removed it, so nothing can be said.
+                Err(LogError::Gone { .. }) => {}
+                read => {
+                    read?;
+                    if last.last().map(|record| sum_of(&record)) != Some(sum) {
+                        return Err(self.other_record(place, cursor - 1));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn other_record(&self, place: &Place, offset: Offset) -> StageError {
+        self.problem(format!(
+            "record {offset} of topic `{}` is another than the one it has read: the log lost records, or this is another log",
+            place.topic
+        ))
     }
 
     /// The stage.
@@ -246,14 +313,20 @@ impl<S: Stage> Runner<S> {
             return Ok(false);
         }
         self.keep_in_step();
-        let mut entry: Vec<u8> =
-            self.read.iter().flat_map(|read| (read.len() as u64).to_le_bytes()).collect();
+        let counts = self.read.iter().map(|read| read.len() as u64);
+        let sums = self.read.iter().map(|read| read.last().map_or(0, |record| sum_of(&record)));
+        let numbers = std::iter::once(WITH_SUMS).chain(counts).chain(sums);
+        let mut entry: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
         let note = self.stage.note()?;
         entry.extend_from_slice(&note);
         let journal = format!("{}.journal", self.wiring.name);
         self.log.append(&journal, 0, &[Record { time_ms: 0, payload: &entry }])?;
+        // Output must not be on disk before it.
+        self.log.sync_topic(&journal, 0)?;
         self.run_turn(&note)?;
-        if self.turns.is_multiple_of(self.wiring.save_every.max(1)) {
+        // A large state is not written again for a few records.
+        let is_worth_it = self.since_save >= self.saved_bytes;
+        if self.turns.is_multiple_of(self.wiring.save_every.max(1)) && is_worth_it {
             self.save()?;
         }
         Ok(true)
@@ -293,8 +366,12 @@ impl<S: Stage> Runner<S> {
             self.written[output] += records.len() as u64;
         }
         self.turns += 1;
+        for (sum, read) in self.sums.iter_mut().zip(&self.read) {
+            *sum = read.last().map_or(*sum, |record| sum_of(&record));
+        }
         for ((place, cursor), read) in self.wiring.inputs.iter().zip(&mut self.cursors).zip(&self.read) {
             *cursor += read.len() as u64;
+            self.since_save += read.payload_bytes() as u64;
             if !read.is_empty() {
                 self.log.commit(&self.wiring.name, &place.topic, place.partition, *cursor)?;
             }
@@ -303,7 +380,7 @@ impl<S: Stage> Runner<S> {
     }
 
     /// Reads the records of a turn that the journal tells of.
-    fn read_exactly(&mut self, counts: &[u64]) -> Result<(), StageError> {
+    fn read_exactly(&mut self, counts: &[u64], sums: &[u64]) -> Result<(), StageError> {
         for (input, &count) in counts.iter().enumerate() {
             let place = &self.wiring.inputs[input];
             let limit = Limit { records: count as usize, bytes: usize::MAX };
@@ -319,9 +396,17 @@ impl<S: Stage> Runner<S> {
                 &mut self.read[input],
             )?;
             let found = self.read[input].len() as u64;
-            let words =
-                format!("topic `{}` has {found} of the {count} records of turn {}", place.topic, self.turns);
+            let words = format!(
+                "topic `{}` has {found} of the {count} records of turn {}: the others, from record {} on, are lost",
+                place.topic,
+                self.turns,
+                self.cursors[input] + found
+            );
             self.check(found == count, &words)?;
+            let sum = self.read[input].last().map_or(0, |record| sum_of(&record));
+            if sums[input] != 0 && sums[input] != sum {
+                return Err(self.other_record(place, self.cursors[input] + count - 1));
+            }
         }
         Ok(())
     }
@@ -331,11 +416,17 @@ impl<S: Stage> Runner<S> {
     /// # Errors
     /// When the log fails.
     pub fn save(&mut self) -> Result<(), StageError> {
+        // A state counts what was written, so that must be on disk first.
+        for place in &self.wiring.outputs {
+            self.log.sync_topic(&place.topic, place.partition)?;
+        }
         let mut bytes = Vec::new();
-        let numbers = std::iter::once(&self.turns).chain(&self.cursors).chain(&self.written);
+        let head = [WITH_SUMS, self.turns];
+        let numbers = head.iter().chain(&self.cursors).chain(&self.written).chain(&self.sums);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         self.stage.save(&mut bytes);
         saved::write(&*self.log, &format!("{}.state", self.wiring.name), &bytes)?;
+        (self.since_save, self.saved_bytes) = (0, bytes.len() as u64);
         // Turns before a saved state are never run again.
         self.log.trim(&format!("{}.journal", self.wiring.name), 0, self.turns)?;
         Ok(())
@@ -346,22 +437,51 @@ impl<S: Stage> Runner<S> {
         let saved =
             saved.map_err(|problem| StageError::State { stage: self.wiring.name.clone(), problem })?;
         let Some(saved) = saved else { return Ok(()) };
-        let count = 1 + self.cursors.len() + self.written.len();
+        self.saved_bytes = saved.len() as u64;
+        let (inputs, outputs) = (self.cursors.len(), self.written.len());
+        let has_sums = saved.starts_with(&WITH_SUMS.to_le_bytes());
+        let saved = if has_sums { &saved[8..] } else { &saved[..] };
+        let count = 1 + inputs + outputs + if has_sums { inputs } else { 0 };
         self.check(saved.len() >= count * 8, "it is cut short")?;
         let (head, state) = saved.split_at(count * 8);
         let head = numbers(head);
-        let inputs = self.cursors.len();
         self.turns = head[0];
         self.cursors.copy_from_slice(&head[1..=inputs]);
-        self.written.copy_from_slice(&head[1 + inputs..]);
+        self.written.copy_from_slice(&head[1 + inputs..][..outputs]);
+        if has_sums {
+            self.sums.copy_from_slice(&head[1 + inputs + outputs..]);
+        }
         let restored = self.stage.restore(state);
         restored.map_err(|problem| StageError::State { stage: self.wiring.name.clone(), problem })
     }
 
     fn check(&self, fits: bool, problem: &str) -> Result<(), StageError> {
-        let (stage, problem) = (self.wiring.name.clone(), problem.to_owned());
-        if fits { Ok(()) } else { Err(StageError::State { stage, problem }) }
+        if fits { Ok(()) } else { Err(self.problem(problem.to_owned())) }
     }
+
+    fn problem(&self, problem: String) -> StageError {
+        StageError::State { stage: self.wiring.name.clone(), problem }
+    }
+}
+
+/// A turn in the journal: records of each input, their checksums, and the stage's note.
+fn entry_parts(entry: &[u8], inputs: usize) -> Option<(Vec<u64>, Vec<u64>, &[u8])> {
+    // Turns from before there were checksums begin with a count.
+    let (sums, entry) = match entry.strip_prefix(&WITH_SUMS.to_le_bytes()) {
+        Some(entry) => (inputs, entry),
+        None => (0, entry),
+    };
+    let (head, note) = entry.split_at_checked((inputs + sums) * 8)?;
+    let mut counts = numbers(head);
+    let mut sums = counts.split_off(inputs);
+    sums.resize(inputs, 0);
+    Some((counts, sums, note))
+}
+
+/// A checksum of a record, never 0.
+fn sum_of(record: &Stored<'_>) -> u64 {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&record.time_ms.to_le_bytes()), record.payload);
+    1 << 32 | u64::from(sum)
 }
 
 fn numbers(bytes: &[u8]) -> Vec<u64> {

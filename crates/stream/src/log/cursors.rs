@@ -2,26 +2,26 @@
 //!
 //! A cursor is sixteen bytes, the offset and its complement, so that a file that is not whole is noticed.
 
-use std::{
-    fs::{self, File},
-    io::Write,
-    path::Path,
-};
+use std::{fs, path::Path};
 
-use super::{LogError, Offset, partition::io_error};
+use super::{LogError, Offset, disk::Disk, partition::io_error};
 
 /// Replaces a cursor; `durable` waits until it is on disk.
-pub(super) fn write(path: &Path, next: Offset, durable: bool) -> Result<(), LogError> {
+pub(super) fn write(disk: &Disk, path: &Path, next: Offset, durable: bool) -> Result<(), LogError> {
     let beside = path.with_extension("new");
-    let mut file = File::create(&beside).map_err(io_error(&beside, "make"))?;
+    let file = disk.open(&beside)?;
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&next.to_le_bytes());
     bytes[8..].copy_from_slice(&(!next).to_le_bytes());
-    file.write_all(&bytes).map_err(io_error(&beside, "write"))?;
+    disk.write_at(&file, &beside, &bytes, 0)?;
     if durable {
-        file.sync_all().map_err(io_error(&beside, "sync"))?;
+        disk.sync(&file, &beside)?;
     }
-    fs::rename(&beside, path).map_err(io_error(path, "replace"))
+    disk.rename(&beside, path)?;
+    if let Some(directory) = path.parent().filter(|_| durable) {
+        disk.sync_dir(directory)?;
+    }
+    Ok(())
 }
 
 /// Reads a cursor; 0 if there is none.

@@ -16,11 +16,13 @@ use std::{
 
 use super::{
     Limit, Log, LogError, Offset, Record, Records, Sync, TopicOptions, check_name, cursors,
+    disk::Disk,
     partition::{self, End, Reader, Writer, io_error},
 };
 
 /// A log in a directory.
 pub struct DirectoryLog {
+    disk: Disk,
     home: PathBuf,
     topics: Mutex<BTreeMap<String, Arc<Topic>>>,
 }
@@ -44,11 +46,23 @@ impl DirectoryLog {
     /// # Errors
     /// When the directory cannot be made.
     pub fn open(home: &Path) -> Result<DirectoryLog, LogError> {
+        DirectoryLog::open_on(Disk::default(), home)
+    }
+
+    /// The same, on a disk that may be a test's.
+    pub(crate) fn open_on(disk: Disk, home: &Path) -> Result<DirectoryLog, LogError> {
+        let mut is_new = false;
         for part in ["topics", "groups"] {
             let path = home.join(part);
-            fs::create_dir_all(&path).map_err(io_error(&path, "make"))?;
+            if !path.is_dir() {
+                disk.create_dir(&path)?;
+                is_new = true;
+            }
         }
-        Ok(DirectoryLog { home: home.to_owned(), topics: Mutex::new(BTreeMap::new()) })
+        if is_new {
+            disk.sync_dir(home)?;
+        }
+        Ok(DirectoryLog { disk, home: home.to_owned(), topics: Mutex::new(BTreeMap::new()) })
     }
 
     fn topic(&self, name: &str) -> Result<Arc<Topic>, LogError> {
@@ -114,15 +128,18 @@ impl Log for DirectoryLog {
             };
         }
         for partition in 0..options.partitions {
-            let path = directory.join(partition.to_string());
-            fs::create_dir_all(&path).map_err(io_error(&path, "make"))?;
+            self.disk.create_dir(&directory.join(partition.to_string()))?;
         }
-        // The options come last: a topic without them is not there.
-        let path = directory.join("options");
-        let beside = directory.join("options.new");
-        fs::write(&beside, write_options(&options)).map_err(io_error(&beside, "write"))?;
-        fs::rename(&beside, &path).map_err(io_error(&path, "make"))?;
-        partition::sync_directory(&directory)
+        // The options come last: a topic without them is not there. Their bytes are on disk before their name is.
+        let (path, beside) = (directory.join("options"), directory.join("options.new"));
+        let file = self.disk.open(&beside)?;
+        self.disk.set_len(&file, &beside, 0)?;
+        self.disk.write_at(&file, &beside, write_options(&options).as_bytes(), 0)?;
+        self.disk.sync(&file, &beside)?;
+        self.disk.sync_dir(&directory)?;
+        self.disk.sync_dir(&self.home.join("topics"))?;
+        self.disk.rename(&beside, &path)?;
+        self.disk.sync_dir(&directory)
     }
 
     fn options(&self, topic: &str) -> Result<TopicOptions, LogError> {
@@ -134,7 +151,7 @@ impl Log for DirectoryLog {
         let partition = found.partition(topic, partition)?;
         let mut writer = lock(&partition.writer);
         if writer.is_none() {
-            *writer = Some(Writer::open(&partition.directory, found.options)?);
+            *writer = Some(Writer::open(&self.disk, &partition.directory, found.options)?);
         }
         match &mut *writer {
             Some(writer) if records.is_empty() => Ok(writer.next()),
@@ -178,8 +195,10 @@ impl Log for DirectoryLog {
         let found = self.topic(topic)?;
         found.partition(topic, partition)?;
         let directory = self.home.join("groups").join(group);
-        fs::create_dir_all(&directory).map_err(io_error(&directory, "make"))?;
-        cursors::write(&path, next, found.options.sync == Sync::EveryAppend)
+        if !directory.is_dir() {
+            self.disk.create_dir(&directory)?;
+        }
+        cursors::write(&self.disk, &path, next, found.options.sync == Sync::EveryAppend)
     }
 
     fn committed(&self, group: &str, topic: &str, partition: u32) -> Result<Offset, LogError> {
@@ -196,10 +215,18 @@ impl Log for DirectoryLog {
         Ok(())
     }
 
+    fn sync_topic(&self, topic: &str, partition: u32) -> Result<(), LogError> {
+        let found = self.topic(topic)?;
+        match &mut *lock(&found.partition(topic, partition)?.writer) {
+            Some(writer) => writer.sync(),
+            None => Ok(()),
+        }
+    }
+
     fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
         let found = self.topic(topic)?;
         let place = found.partition(topic, partition)?;
-        let gone = partition::trim(&place.directory, before)?;
+        let gone = partition::trim(&self.disk, &place.directory, before)?;
         let mut reader = lock(&place.reader);
         gone.iter().for_each(|path| reader.forget(path));
         drop(reader);
@@ -213,9 +240,14 @@ impl Log for DirectoryLog {
             entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         let mut records = 0;
         for name in names {
-            let topic = self.topic(&name)?;
+            // A stray name, or a topic that is being made, is no topic.
+            let topic = match self.topic(&name) {
+                Err(LogError::NoTopic { .. } | LogError::BadName { .. }) => continue,
+                topic => topic?,
+            };
             for partition in &topic.partitions {
-                let (count, gone) = partition::retain(&partition.directory, &topic.options, now_ms)?;
+                let (count, gone) =
+                    partition::retain(&self.disk, &partition.directory, &topic.options, now_ms)?;
                 records += count;
                 let mut reader = lock(&partition.reader);
                 gone.iter().for_each(|path| reader.forget(path));

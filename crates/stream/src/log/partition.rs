@@ -7,15 +7,17 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    fs::{self, File, TryLockError},
+    io::{self, ErrorKind},
     ops::Range,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
 use super::{
-    Limit, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Sync, TopicOptions, frame,
+    Limit, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Sync, TopicOptions,
+    disk::Disk,
+    frame,
     segment::{self, HEAD_BYTES, Stop, Walk},
 };
 
@@ -28,6 +30,7 @@ const PASS_BYTES: usize = 1 << 20;
 
 /// The writing end of a partition.
 pub(super) struct Writer {
+    disk: Disk,
     directory: PathBuf,
     options: TopicOptions,
     file: File,
@@ -36,33 +39,67 @@ pub(super) struct Writer {
     next: Offset,
     unsynced: u64,
     encoded: Vec<u8>,
+    /// An append or a sync has failed: what is on disk is not known, and a later sync that succeeds would prove nothing.
+    failed: bool,
     /// Held as long as this writer lives; says what is on disk for certain.
     lock: File,
 }
 
 impl Writer {
     /// Takes the partition, and cuts off a last frame that a crash left unfinished.
-    pub fn open(directory: &Path, options: TopicOptions) -> Result<Writer, LogError> {
+    pub fn open(disk: &Disk, directory: &Path, options: TopicOptions) -> Result<Writer, LogError> {
         let lock_path = directory.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
-        let lock = lock.map_err(io_error(&lock_path, "open"))?;
+        let lock = disk.open(&lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(LogError::Busy { path: lock_path }),
             Err(TryLockError::Error(source)) => return Err(io_error(&lock_path, "lock")(source)),
         }
         let segments = segments(directory)?;
-        let path = segments.last().cloned().unwrap_or_else(|| directory.join(segment::file_name(0)));
-        let (next, bytes) =
-            if path.exists() { end_of(&path, synced(&lock, &path)?)? } else { (0, HEAD_BYTES) };
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let mut file = file.map_err(io_error(&path, "open"))?;
-        file.set_len(bytes.max(HEAD_BYTES)).map_err(io_error(&path, "cut"))?;
-        io::Seek::seek(&mut file, io::SeekFrom::Start(0)).map_err(io_error(&path, "seek in"))?;
-        file.write_all(&segment::head(segment::first_of(&path))).map_err(io_error(&path, "write"))?;
-        io::Seek::seek(&mut file, io::SeekFrom::Start(bytes)).map_err(io_error(&path, "seek in"))?;
-        let directory = directory.to_owned();
-        Ok(Writer { directory, options, file, path, bytes, next, unsynced: 0, encoded: Vec::new(), lock })
+        let path = match segments.last() {
+            Some(path) => path.clone(),
+            None => directory.join(segment::file_name(0)),
+        };
+        let synced = Synced::read(directory)?.of(directory, &segments)?;
+        let is_new = segments.is_empty();
+        let (next, bytes) = if is_new { (0, HEAD_BYTES) } else { end_of(&path, synced.unwrap_or(0))? };
+        let file = disk.open(&path)?;
+        let length = file.metadata().map_err(io_error(&path, "look at"))?.len();
+        if length < HEAD_BYTES {
+            disk.write_at(&file, &path, &segment::head(segment::first_of(&path)), 0)?;
+        }
+        if length > bytes {
+            disk.set_len(&file, &path, bytes)?;
+        }
+        if is_new && options.sync != Sync::Never {
+            disk.sync(&file, &path)?;
+            write_note(disk, &lock, &path, HEAD_BYTES)?;
+            disk.sync(&lock, &lock_path)?;
+            disk.sync_dir(directory)?;
+        }
+        // What a killed writer had not synced is not synced yet; and it must be written again, for after a sync that failed
+        // the system may take it for written.
+        let unsynced = if is_new { 0 } else { bytes - synced.unwrap_or(0).min(bytes) };
+        if unsynced > 0 && options.sync != Sync::Never {
+            let mut tail = vec![0; unsynced as usize];
+            file.read_exact_at(&mut tail, bytes - unsynced).map_err(io_error(&path, "read"))?;
+            disk.write_at(&file, &path, &tail, bytes - unsynced)?;
+        }
+        let (disk, directory) = (disk.clone(), directory.to_owned());
+        let encoded = Vec::new();
+        Ok(Writer {
+            disk,
+            directory,
+            options,
+            file,
+            path,
+            bytes,
+            next,
+            unsynced,
+            encoded,
+            failed: false,
+            lock,
+        })
     }
 
     /// The number that the next record will get.
@@ -70,38 +107,52 @@ impl Writer {
         self.next
     }
 
-    /// Appends records with one write.
+    /// Appends records with one write. When that fails, whole frames of it stay, for readers may have seen them, and this
+    /// writer does nothing more.
     pub fn append(&mut self, records: &[Record<'_>]) -> Result<Offset, LogError> {
         if let Some(long) = records.iter().find(|record| record.payload.len() > PAYLOAD_BYTES_MAX) {
             return Err(LogError::TooLong { bytes: long.payload.len() });
         }
-        if self.bytes >= self.options.segment_bytes && self.bytes > HEAD_BYTES {
-            self.roll()?;
-        }
-        self.encoded.clear();
-        frame::encode(records, &mut self.encoded);
-        if let Err(source) = self.file.write_all(&self.encoded) {
-            // What was written of it must not stand before the next record.
-            let _ = self.file.set_len(self.bytes);
-            let _ = io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.bytes));
-            return Err(io_error(&self.path, "append to")(source));
-        }
-        let first = self.next;
-        self.next += records.len() as u64;
-        self.bytes += self.encoded.len() as u64;
-        self.unsynced += self.encoded.len() as u64;
-        match self.options.sync {
-            Sync::EveryAppend => self.sync()?,
-            Sync::EveryBytes(bytes) if self.unsynced >= bytes => self.sync()?,
-            _ => {}
-        }
-        Ok(first)
+        self.unless_failed(|writer| {
+            if writer.bytes >= writer.options.segment_bytes && writer.bytes > HEAD_BYTES {
+                writer.roll()?;
+            }
+            writer.encoded.clear();
+            frame::encode(records, &mut writer.encoded);
+            writer.disk.write_at(&writer.file, &writer.path, &writer.encoded, writer.bytes)?;
+            let first = writer.next;
+            writer.next += records.len() as u64;
+            writer.bytes += writer.encoded.len() as u64;
+            writer.unsynced += writer.encoded.len() as u64;
+            match writer.options.sync {
+                Sync::EveryAppend => writer.sync_now()?,
+                Sync::EveryBytes(bytes) if writer.unsynced >= bytes => writer.sync_now()?,
+                _ => {}
+            }
+            Ok(first)
+        })
     }
 
     /// Puts everything on disk.
     pub fn sync(&mut self) -> Result<(), LogError> {
+        self.unless_failed(Writer::sync_now)
+    }
+
+    fn unless_failed<T>(
+        &mut self,
+        work: impl FnOnce(&mut Writer) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        if self.failed {
+            return Err(LogError::WriterFailed { path: self.path.clone() });
+        }
+        let done = work(self);
+        self.failed = done.is_err();
+        done
+    }
+
+    fn sync_now(&mut self) -> Result<(), LogError> {
         if self.unsynced > 0 {
-            self.file.sync_data().map_err(io_error(&self.path, "sync"))?;
+            self.disk.sync(&self.file, &self.path)?;
             self.unsynced = 0;
             self.note_synced()?;
         }
@@ -109,27 +160,41 @@ impl Writer {
     }
 
     fn note_synced(&self) -> Result<(), LogError> {
-        let mut note = [0; 16];
-        note[..8].copy_from_slice(&segment::first_of(&self.path).to_le_bytes());
-        note[8..].copy_from_slice(&self.bytes.to_le_bytes());
-        self.lock.write_all_at(&note, 0).map_err(io_error(&self.directory.join("lock"), "write"))
+        write_note(&self.disk, &self.lock, &self.path, self.bytes)
     }
 
     fn roll(&mut self) -> Result<(), LogError> {
         if self.options.sync != Sync::Never {
-            self.sync()?;
+            self.sync_now()?;
         }
         let path = self.directory.join(segment::file_name(self.next));
-        let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path);
-        let mut file = file.map_err(io_error(&path, "make"))?;
-        file.write_all(&segment::head(self.next)).map_err(io_error(&path, "write"))?;
+        let file = self.disk.open(&path)?;
+        self.disk.set_len(&file, &path, 0)?;
+        self.disk.write_at(&file, &path, &segment::head(self.next), 0)?;
         if self.options.sync != Sync::Never {
-            file.sync_data().map_err(io_error(&path, "sync"))?;
-            sync_directory(&self.directory)?;
+            self.disk.sync(&file, &path)?;
+            self.disk.sync_dir(&self.directory)?;
         }
         (self.file, self.path, self.bytes, self.unsynced) = (file, path, HEAD_BYTES, 0);
-        Ok(())
+        if self.options.sync == Sync::Never { Ok(()) } else { self.note_synced() }
     }
+}
+
+/// Bytes of a note: first record of the segment, synced bytes, and what shows that it is whole.
+const NOTE_BYTES: usize = 24;
+
+fn note_sum(first: Offset, bytes: u64) -> u64 {
+    !(first.rotate_left(32) ^ bytes)
+}
+
+/// Notes in the lock file how far a segment is on disk for certain.
+fn write_note(disk: &Disk, lock: &File, path: &Path, bytes: u64) -> Result<(), LogError> {
+    let first = segment::first_of(path);
+    let mut note = [0; NOTE_BYTES];
+    for (place, value) in [first, bytes, note_sum(first, bytes)].into_iter().enumerate() {
+        note[place * 8..][..8].copy_from_slice(&value.to_le_bytes());
+    }
+    disk.write_at(lock, &path.with_file_name("lock"), &note, 0)
 }
 
 /// The reading end of a partition: remembers where it was, and some places on the way.
@@ -156,24 +221,37 @@ impl Reader {
         if let Some((path, walk)) = self.walk.as_mut().filter(|(_, walk)| walk.offset() == from) {
             let stop = walk.take(limit, out)?;
             mark(&mut self.marks, path, walk);
-            match stop {
-                Stop::Limit => return Ok(()),
-                Stop::Damaged(problem) => return Err(damaged(path, walk, problem)),
-                Stop::End => {}
+            if matches!(stop, Stop::Limit) {
+                return Ok(());
             }
         }
         let from = out.last().map_or(from, |record| record.offset + 1);
+        // Looked at before the files: what it says is in them.
+        let noted = Synced::read(directory)?;
         let segments = segments(directory)?;
+        let synced = noted.of(directory, &segments)?;
         let place = segments.partition_point(|path| segment::first_of(path) <= from);
         let Some(mut place) = place.checked_sub(1) else { return Ok(()) };
         self.seek(&segments[place], from)?;
+        if self.walk.is_none() && place + 1 == segments.len() {
+            // There is no such record yet, unless it was there and is gone.
+            return end_of(&segments[place], synced.unwrap_or(0)).map(drop);
+        }
         while let Some((path, walk)) = &mut self.walk {
             let stop = walk.take(limit, out)?;
             mark(&mut self.marks, path, walk);
             match stop {
                 Stop::Limit => break,
+                Stop::End if place + 1 == segments.len() => {
+                    return check_synced(path, walk, synced.unwrap_or(0));
+                }
+                // What a power cut left behind the synced place; the next writer cuts it off.
+                Stop::Damaged(_)
+                    if place + 1 == segments.len() && synced.is_some_and(|at| walk.place().1 >= at) =>
+                {
+                    break;
+                }
                 Stop::Damaged(problem) => return Err(damaged(path, walk, problem)),
-                Stop::End if place + 1 == segments.len() => break,
                 Stop::End if walk.offset() < segment::first_of(&segments[place + 1]) => {
                     return Err(damaged(path, walk, "records are missing at its end"));
                 }
@@ -240,7 +318,9 @@ pub(super) struct End {
 impl End {
     /// The records that the partition has now, by looking at its files.
     pub fn range(&mut self, directory: &Path) -> Result<Range<Offset>, LogError> {
+        let noted = Synced::read(directory)?;
         let segments = segments(directory)?;
+        let synced = noted.of(directory, &segments)?.unwrap_or(0);
         let (Some(first), Some(last)) = (segments.first(), segments.last()) else { return Ok(0..0) };
         if self.walk.as_ref().is_none_or(|(path, _)| path != last) {
             self.walk = Some((last.clone(), Walk::open(last)?));
@@ -250,6 +330,7 @@ impl End {
             self.passed.clear();
             let stop = walk.take(Limit { records: PASS_RECORDS, bytes: PASS_BYTES }, &mut self.passed)?;
             if !matches!(stop, Stop::Limit) {
+                check_synced(last, walk, synced)?;
                 return Ok(segment::first_of(first)..walk.offset());
             }
         }
@@ -264,6 +345,7 @@ pub(super) fn start(directory: &Path) -> Result<Offset, LogError> {
 /// Removes the oldest segments that `options` no longer keep; returns how many records went, and their files. The
 /// last segment always stays.
 pub(super) fn retain(
+    disk: &Disk,
     directory: &Path,
     options: &TopicOptions,
     now_ms: u64,
@@ -271,18 +353,19 @@ pub(super) fn retain(
     let segments = segments(directory)?;
     let mut sizes = Vec::new();
     for path in &segments {
-        sizes.push(fs::metadata(path).map_err(io_error(path, "look at"))?.len());
+        // Another process may be removing it now.
+        sizes.push(fs::metadata(path).map_or(0, |meta| meta.len()));
     }
     let mut total: u64 = sizes.iter().sum();
     let (mut records, mut gone) = (0, Vec::new());
     for (pair, size) in segments.windows(2).zip(&sizes) {
         let too_much = options.keep_bytes > 0 && total > options.keep_bytes;
-        let too_old =
-            options.keep_ms > 0 && newest_ms(&pair[0])?.is_none_or(|ms| ms + options.keep_ms < now_ms);
+        let too_old = options.keep_ms > 0
+            && newest_ms(&pair[0])?.is_none_or(|ms| ms.saturating_add(options.keep_ms) < now_ms);
         if !too_much && !too_old {
             break;
         }
-        fs::remove_file(&pair[0]).map_err(io_error(&pair[0], "remove"))?;
+        disk.remove(&pair[0])?;
         total -= size;
         records += segment::first_of(&pair[1]) - segment::first_of(&pair[0]);
         gone.push(pair[0].clone());
@@ -291,11 +374,11 @@ pub(super) fn retain(
 }
 
 /// Removes the segments all of whose records are before `before`, and says which. The last segment always stays.
-pub(super) fn trim(directory: &Path, before: Offset) -> Result<Vec<PathBuf>, LogError> {
+pub(super) fn trim(disk: &Disk, directory: &Path, before: Offset) -> Result<Vec<PathBuf>, LogError> {
     let segments = segments(directory)?;
     let mut gone = Vec::new();
     for pair in segments.windows(2).take_while(|pair| segment::first_of(&pair[1]) <= before) {
-        fs::remove_file(&pair[0]).map_err(io_error(&pair[0], "remove"))?;
+        disk.remove(&pair[0])?;
         gone.push(pair[0].clone());
     }
     Ok(gone)
@@ -303,23 +386,33 @@ pub(super) fn trim(directory: &Path, before: Offset) -> Result<Vec<PathBuf>, Log
 
 fn newest_ms(path: &Path) -> Result<Option<u64>, LogError> {
     let mut newest = None;
-    pass_all(path, &mut |records| newest = newest.max(records.iter().map(|record| record.time_ms).max()))?;
-    Ok(newest)
+    let take =
+        &mut |records: &Records| newest = newest.max(records.iter().map(|record| record.time_ms).max());
+    match pass_all(path, take) {
+        // Another process has just removed it.
+        Err(LogError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        passed => passed.map(|_| newest),
+    }
 }
 
 /// The number after a segment's last whole record, and the byte behind it. What does not fit before byte `synced` is
 /// damage.
 fn end_of(path: &Path, synced: u64) -> Result<(Offset, u64), LogError> {
     let walk = pass_all(path, &mut |_| {})?;
-    let (next, byte) = walk.place();
-    if byte < synced {
-        return Err(damaged(
-            path,
-            &walk,
-            &format!("it was on disk up to byte {synced}, and does not fit now"),
-        ));
+    check_synced(path, &walk, synced)?;
+    Ok(walk.place())
+}
+
+/// What was synced and is gone is damage.
+fn check_synced(path: &Path, walk: &Walk, synced: u64) -> Result<(), LogError> {
+    if walk.place().1 >= synced {
+        return Ok(());
     }
-    Ok((next, byte))
+    let record = walk.offset();
+    let problem = format!(
+        "it was on disk up to byte {synced}, and does not fit now; records from {record} on are gone"
+    );
+    Err(damaged(path, walk, &problem))
 }
 
 /// Goes through a segment up to what is not there, or does not fit.
@@ -348,16 +441,46 @@ impl Drop for Writer {
     }
 }
 
-/// How far a segment is on disk for certain, as the lock file notes it; 0 when it does not say.
-fn synced(lock: &File, path: &Path) -> Result<u64, LogError> {
-    let mut note = [0; 16];
-    match lock.read_exact_at(&mut note, 0) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
-        Err(error) => return Err(io_error(path, "look at the lock of")(error)),
+/// How far a segment is on disk for certain, as the lock file notes it.
+#[derive(Clone, Copy, Default)]
+struct Synced {
+    first: Offset,
+    bytes: u64,
+}
+
+impl Synced {
+    /// Reads the note, which is empty where nothing was synced yet.
+    fn read(directory: &Path) -> Result<Synced, LogError> {
+        let path = directory.join("lock");
+        let note = match fs::read(&path) {
+            Ok(note) => note,
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(io_error(&path, "read")(error)),
+        };
+        let number = |at: usize| note.get(at..at + 8)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        Ok(match (number(0), number(8), number(16)) {
+            // Earlier programs wrote no sum.
+            (Some(first), Some(bytes), None) if note.len() == 16 => Synced { first, bytes },
+            (Some(first), Some(bytes), Some(sum)) if sum == note_sum(first, bytes) => Synced { first, bytes },
+            _ => Synced::default(),
+        })
     }
-    let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|place| note[at + place]));
-    Ok(if half(0) == segment::first_of(path) { half(8) } else { 0 })
+
+    /// The synced bytes of the last of these segments, if they are noted; the segment that the note names must be there.
+    fn of(self, directory: &Path, segments: &[PathBuf]) -> Result<Option<u64>, LogError> {
+        let last = segments.last().map(|path| segment::first_of(path));
+        if self.bytes > 0 && last.is_none_or(|last| last < self.first) {
+            let path = directory.join(segment::file_name(self.first));
+            let problem = format!(
+                "it was on disk up to byte {}, and is not there now; records from {} on are gone",
+                self.bytes, self.first
+            );
+            return Err(LogError::Damaged { path, byte: 0, problem });
+        }
+        // A note on a segment before the last says nothing of the last.
+        let of_last = if last == Some(self.first) { self.bytes } else { 0 };
+        Ok((self.bytes > 0).then_some(of_last))
+    }
 }
 
 /// The segments of a partition, oldest first.
@@ -372,10 +495,6 @@ fn segments(directory: &Path) -> Result<Vec<PathBuf>, LogError> {
     }
     paths.sort();
     Ok(paths)
-}
-
-pub(super) fn sync_directory(directory: &Path) -> Result<(), LogError> {
-    File::open(directory).and_then(|file| file.sync_all()).map_err(io_error(directory, "sync"))
 }
 
 pub(super) fn io_error<'a>(path: &'a Path, action: &'static str) -> impl Fn(io::Error) -> LogError + 'a {

@@ -23,6 +23,7 @@ pub(super) fn write(log: &dyn Log, topic: &str, state: &[u8]) -> Result<(), LogE
     let parts: Vec<Vec<u8>> = (0..count).map(part).collect();
     let records: Vec<Record<'_>> = parts.iter().map(|part| Record { time_ms: 0, payload: part }).collect();
     let first = log.append(topic, 0, &records)?;
+    log.sync_topic(topic, 0)?;
     log.trim(topic, 0, first).map(drop)
 }
 

@@ -219,6 +219,62 @@ fn a_flipped_bit_is_named_and_nothing_behind_it_is_read_or_lost() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing was cut off");
 }
 
+/// What was synced and is gone is told to every reader and to the writer, wherever the last segment is cut, and when it is
+/// removed.
+#[test]
+fn a_log_that_lost_what_was_synced_is_told_by_file_and_byte() {
+    let record = [Record { time_ms: 0, payload: b"new" }];
+    for cut in [0u64, 5, 16, 17, 100, 400, u64::MAX] {
+        let home = tempfile::tempdir().unwrap();
+        let open = directory(home.path());
+        let log = open();
+        log.create("t", TopicOptions { sync: Sync::EveryAppend, segment_bytes: 900, ..small(1) }).unwrap();
+        for n in 0..40 {
+            append(&*log, "t", 0, &[&format!("record {n}")], n);
+        }
+        let end = log.range("t", 0).unwrap().end;
+        drop(log);
+        let mut segments: Vec<_> = std::fs::read_dir(home.path().join("topics/t/0"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some())
+            .collect();
+        segments.sort();
+        let path = segments.pop().unwrap();
+        if cut == u64::MAX {
+            std::fs::remove_file(&path).unwrap();
+        } else {
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(cut).unwrap();
+        }
+        for (what, error) in [
+            ("read", open().read("t", 0, 0, ALL, &mut Records::default()).unwrap_err()),
+            ("read at the end", open().read("t", 0, end, ALL, &mut Records::default()).unwrap_err()),
+            ("range", open().range("t", 0).map(drop).unwrap_err()),
+            ("append", open().append("t", 0, &record).map(drop).unwrap_err()),
+        ] {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(matches!(error, LogError::Damaged { .. }), "{what}, cut at {cut}: {error}");
+            assert!(error.to_string().contains(name), "{what}, cut at {cut}: {error}");
+            assert!(error.to_string().contains("are gone"), "{what}, cut at {cut}: {error}");
+        }
+    }
+}
+
+/// A stray name among the topics is none, and ends nothing.
+#[test]
+fn retention_passes_over_stray_names() {
+    let home = tempfile::tempdir().unwrap();
+    let log = directory(home.path())();
+    log.create("t", TopicOptions { keep_ms: 10, ..small(1) }).unwrap();
+    for n in 0..40 {
+        append(&*log, "t", 0, &["twenty bytes of words"], n);
+    }
+    std::fs::create_dir(home.path().join("topics/half made")).unwrap();
+    std::fs::create_dir(home.path().join("topics/half-made")).unwrap();
+    std::fs::write(home.path().join("topics/.stray"), b"").unwrap();
+    assert!(log.retain(1000).unwrap() > 0);
+}
+
 /// Records of one append are read in any parts, from any place, by readers that go on and by fresh ones.
 #[test]
 fn a_frame_is_read_in_any_parts() {
