@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, HashMap};
 use state::{Closed, Early, Open};
 
 use crate::{
-    log::{Offset, Records},
+    log::{LogError, Offset, Records},
     records::{Correction, Example, Feedback, Impression, TICK, Word},
     stage::{Again, Arrival, Outgoing, Stage, StageError},
 };
@@ -237,7 +237,7 @@ impl Joiner {
         let Late { id, task, time_ms, place: (input, offset) } = late;
         let features = match read_again(input as usize, offset, again, &mut self.again) {
             Ok(features) => features,
-            Err(StageError::Record { .. }) => return Ok(()),
+            Err(StageError::Record { .. } | StageError::Log(LogError::Gone { .. })) => return Ok(()),
             Err(error) => return Err(error),
         };
         let tasks = self.options.windows_ms.len() as u16;
@@ -379,5 +379,39 @@ impl Stage for Joiner {
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
         state::restore(self, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A label that comes when retention has removed its features is a correction, and the joiner goes on.
+    #[test]
+    fn a_correction_stands_alone_when_its_features_are_gone() {
+        let options = JoinOptions {
+            windows_ms: vec![10],
+            given: Vec::new(),
+            disorder_ms: 0,
+            remember_ms: 1000,
+            features_bytes_max: 1000,
+            repeat_late: true,
+            impression_inputs: 1,
+            word_inputs: 0,
+        };
+        let mut joiner = Joiner::new(options);
+        let (mut shown, mut clicked) = (Vec::new(), Vec::new());
+        Impression { id: 7, features: b"row" }.encode(&mut shown);
+        Feedback { id: 7, task: 0 }.encode(&mut clicked);
+        let arrival = |input, time_ms, payload| Arrival { input, offset: 0, time_ms, payload };
+        let mut arrivals =
+            [arrival(0, 1, &shown[..]), arrival(1, 50, TICK), arrival(1, 60, &clicked[..])].into_iter();
+        let gone = |_, offset, _: &mut Records| {
+            Err(LogError::Gone { topic: "impressions".to_owned(), partition: 0, offset, start: 9 })
+        };
+        let mut out = Outgoing::default();
+        out.for_outputs(2);
+        joiner.turn(&[], &mut arrivals, &gone, &mut out).unwrap();
+        assert_eq!((out.of(EXAMPLES).count(), out.of(CORRECTIONS).count()), (1, 1));
     }
 }

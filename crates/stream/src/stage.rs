@@ -57,7 +57,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    fn for_outputs(&mut self, count: usize) {
+    pub(crate) fn for_outputs(&mut self, count: usize) {
         self.bytes.resize_with(count, Vec::new);
         self.entries.resize_with(count, Vec::new);
         self.bytes.iter_mut().for_each(Vec::clear);
