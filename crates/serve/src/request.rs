@@ -50,8 +50,6 @@ pub struct Request {
     dense_sides: Vec<Option<Side>>,
     bags: Vec<Bag>,
     unknown_ids: u64,
-    /// Ids of the cells that [`Request::raw_cells`] cut.
-    cut_lengths: Vec<u32>,
 }
 
 /// The bags of one feature: one for each sample, or one for all.
@@ -209,22 +207,19 @@ impl Request {
     ) -> Result<(), RequestError> {
         let inputs = self.begun();
         let cells = cells.into_iter();
-        let mut lengths = std::mem::take(&mut self.cut_lengths);
-        lengths.clear();
-        let filled = match inputs.transforms().separator(feature) {
+        match inputs.transforms().separator(feature) {
             None => {
-                lengths.resize(cells.len(), 1);
+                let lengths = vec![1; cells.len()];
                 self.raw_ids(feature, side, &lengths, cells)
             }
             Some(separator) => {
-                lengths.extend(cells.clone().map(|cell| cell.items(separator).count() as u32));
+                let lengths: Vec<u32> =
+                    cells.clone().map(|cell| cell.items(separator).count() as u32).collect();
                 let left = lengths.iter().map(|&length| length as usize).sum();
                 let ids = Cut { ids: cells.flat_map(|cell| cell.items(separator)), left };
                 self.raw_ids(feature, side, &lengths, ids)
             }
-        };
-        self.cut_lengths = lengths;
-        filled
+        }
     }
 
     /// Ids of a feature as the event has them: `lengths` of the bags, then the ids of all bags. A feature with
