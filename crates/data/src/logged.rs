@@ -263,13 +263,13 @@ impl Cells for Logged<'_> {
     fn items(
         &self,
         slot: usize,
-        _separator: u8,
-        mut visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
+        separator: u8,
+        visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
     ) -> Result<(), BadReason> {
         let Some(place) = self.places[slot] else { return Ok(()) };
         match Cell::at(&self.row[self.starts[place]..]) {
-            Cell::One(Raw::Missing) => Ok(()),
-            Cell::One(one) => visit(one),
+            // A client may log the cell as a file has it.
+            Cell::One(one) => one.items(separator).try_for_each(visit),
             Cell::List(mut items) => items.try_for_each(visit),
         }
     }

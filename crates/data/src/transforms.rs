@@ -165,6 +165,15 @@ impl Transforms {
         matches!(self.sparse[column].column.shape, BagShape::List { .. })
     }
 
+    /// Where text that holds the ids of one cell of a list column is cut; `None` for a column with one id a sample.
+    pub fn separator(&self, column: usize) -> Option<u8> {
+        match self.sparse[column].column.shape {
+            BagShape::One => None,
+            // What is no byte was refused when the data was read.
+            BagShape::List { separator } => u8::try_from(separator).ok(),
+        }
+    }
+
     /// At most this many ids of a bag are kept, the first ones.
     pub fn bag_max(&self, column: usize) -> usize {
         self.sparse[column].column.bag_max.max(1)

@@ -28,6 +28,17 @@ impl<'a> Raw<'a> {
         if bytes.is_empty() { Raw::Missing } else { Raw::Text(bytes) }
     }
 
+    /// The ids of a cell of a list column: text is cut at the separator, anything else is one id. A missing cell has
+    /// none; an empty piece between two separators is a missing id.
+    pub fn items(self, separator: u8) -> impl Iterator<Item = Raw<'a>> {
+        let (text, one) = match self {
+            Raw::Missing => (None, None),
+            Raw::Text(text) => (Some(text.split(move |&byte| byte == separator).map(Raw::text)), None),
+            one => (None, Some(one)),
+        };
+        text.into_iter().flatten().chain(one)
+    }
+
     /// The value as shown in an error, shortened to 60 characters.
     pub fn shown(self) -> String {
         let full = match self {
@@ -230,6 +241,15 @@ mod tests {
         assert_ne!(Raw::Text(b"042").key(), Ok(42));
         assert_eq!(Raw::Text(b"-7").key(), Ok((-7_i64) as u64));
         assert_eq!(Raw::Text(b"0").key(), Ok(0));
+    }
+
+    #[test]
+    fn a_cell_of_a_list_is_cut_into_its_ids() {
+        let items = |raw: Raw<'static>| raw.items(b'|').collect::<Vec<_>>();
+        assert_eq!(items(Raw::text(b"a|b")), [Raw::Text(b"a"), Raw::Text(b"b")]);
+        assert_eq!(items(Raw::text(b"a||7")), [Raw::Text(b"a"), Raw::Missing, Raw::Text(b"7")]);
+        assert_eq!(items(Raw::Int(7)), [Raw::Int(7)]);
+        assert_eq!(items(Raw::Missing), []);
     }
 
     #[test]

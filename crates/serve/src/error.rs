@@ -119,7 +119,7 @@ pub enum RequestError {
         wanted: usize,
     },
     /// A value that cannot be an input of this kind.
-    #[error("input `{name}`, sample {sample}: `{value}` is {reason}")]
+    #[error("input `{name}`, sample {sample}: `{value}`: {reason}")]
     Value {
         /// Which input.
         name: String,

@@ -49,6 +49,7 @@ pub struct Request {
     dense: Vec<f32>,
     dense_sides: Vec<Option<Side>>,
     bags: Vec<Bag>,
+    unknown_ids: u64,
 }
 
 /// The bags of one feature: one for each sample, or one for all.
@@ -80,6 +81,7 @@ impl Request {
             return Err(RequestError::TooMany { what: "samples", found, limit });
         }
         self.finished = false;
+        self.unknown_ids = 0;
         self.sample_count = sample_count;
         self.dense.clear();
         self.dense.resize(sample_count * inputs.dense_count(), 0.0);
@@ -192,8 +194,37 @@ impl Request {
         Ok(())
     }
 
+    /// One cell of a feature for each sample, as a file has it: where the feature is a list, text is cut at the
+    /// column's separator, as training does.
+    ///
+    /// # Errors
+    /// When the cells do not fit the samples, or a value cannot be an id.
+    pub fn raw_cells<'a>(
+        &mut self,
+        feature: usize,
+        side: Side,
+        cells: impl IntoIterator<Item = Raw<'a>, IntoIter: Clone + ExactSizeIterator>,
+    ) -> Result<(), RequestError> {
+        let inputs = self.begun();
+        let cells = cells.into_iter();
+        match inputs.transforms().separator(feature) {
+            None => {
+                let lengths = vec![1; cells.len()];
+                self.raw_ids(feature, side, &lengths, cells)
+            }
+            Some(separator) => {
+                let lengths: Vec<u32> =
+                    cells.clone().map(|cell| cell.items(separator).count() as u32).collect();
+                let left = lengths.iter().map(|&length| length as usize).sum();
+                let ids = Cut { ids: cells.flat_map(|cell| cell.items(separator)), left };
+                self.raw_ids(feature, side, &lengths, ids)
+            }
+        }
+    }
+
     /// Ids of a feature as the event has them: `lengths` of the bags, then the ids of all bags. A feature with
-    /// one id a sample takes a length of 0 as a missing id.
+    /// one id a sample takes a length of 0 as a missing id. An id that its table has no row for is left out, and
+    /// counted: see [`Request::unknown_ids`].
     ///
     /// # Errors
     /// When lengths and ids do not fit together or the samples, or a value cannot be an id.
@@ -221,12 +252,18 @@ impl Request {
                 let row = match raw {
                     _ if full => None,
                     Raw::Missing if is_list => None,
-                    raw => transforms.row(feature, raw).map_err(|reason| RequestError::Value {
-                        name: name(),
-                        sample,
-                        value: raw.shown(),
-                        reason,
-                    })?,
+                    raw => match transforms.row(feature, raw) {
+                        Ok(row) => row,
+                        // A new shop must not cost the other candidates their scores.
+                        Err(BadReason::BeyondTable { .. }) => {
+                            self.unknown_ids += 1;
+                            None
+                        }
+                        Err(reason) => {
+                            let value = raw.shown();
+                            return Err(RequestError::Value { name: name(), sample, value, reason });
+                        }
+                    },
                 };
                 bag.rows.extend(row);
                 if length > 0 {
@@ -278,6 +315,11 @@ impl Request {
         }
         self.finished = true;
         Ok(())
+    }
+
+    /// Ids since [`Request::begin`] that their direct tables have no row for.
+    pub fn unknown_ids(&self) -> u64 {
+        self.unknown_ids
     }
 
     /// Whether it is ready to be scored.
@@ -413,6 +455,27 @@ impl Bag {
         }
     }
 }
+
+/// Ids cut out of cells, whose number is known.
+struct Cut<I> {
+    ids: I,
+    left: usize,
+}
+
+impl<I: Iterator> Iterator for Cut<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<I::Item> {
+        self.left = self.left.saturating_sub(1);
+        self.ids.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<I: Iterator> ExactSizeIterator for Cut<I> {}
 
 /// The sample whose bag holds id `place`.
 fn sample_of(lengths: &[u32], place: usize) -> usize {

@@ -170,6 +170,7 @@ impl Engine {
             return Err(error.into());
         }
         passage.samples = prepared.sample_count();
+        self.metrics.unknown_ids.fetch_add(prepared.unknown_ids(), Ordering::Relaxed);
         passage.took(Stage::Read, clock::us_between(passage.started, clock::now()));
         let timeout_us = request.timeout_us;
         let deadline = (timeout_us > 0).then(|| passage.started + Duration::from_micros(timeout_us));

@@ -92,6 +92,21 @@ pub enum ServeError {
     /// No token, or a wrong one.
     #[error("the request needs a valid bearer token")]
     Unauthorized,
+    /// A web page of somebody else, or a name that is not ours.
+    #[error("the request is refused: {problem}")]
+    Foreign {
+        /// What it came with.
+        problem: String,
+    },
+    /// A body of a kind that is not read here.
+    #[error(
+        "a body of type `{found}` is not read here: send `Content-Type: application/json`, or \
+         `application/octet-stream` for binary tensors"
+    )]
+    ContentType {
+        /// What came.
+        found: String,
+    },
     /// A mistake of ours.
     #[error("the request could not be scored: {problem}")]
     Internal {
@@ -100,7 +115,35 @@ pub enum ServeError {
     },
 }
 
+/// Bytes of a message: it holds names that a client chose, of any length.
+const TOLD_BYTES_MAX: usize = 1024;
+
+/// Text that takes so many bytes and no more.
+struct Bounded(String);
+
+impl std::fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = TOLD_BYTES_MAX - self.0.len();
+        if text.len() <= room {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        self.0.push_str(&text[..text.floor_char_boundary(room)]);
+        // The writer of a long text stops here, whatever is left of it.
+        Err(std::fmt::Error)
+    }
+}
+
 impl ServeError {
+    /// The message as clients, logs and traces get it: cut where it is too long.
+    pub fn told(&self) -> String {
+        let mut text = Bounded(String::new());
+        if std::fmt::write(&mut text, format_args!("{self}")).is_err() {
+            text.0.push('…');
+        }
+        text.0
+    }
+
     /// The status of a REST answer.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -112,7 +155,8 @@ impl ServeError {
             ServeError::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
             ServeError::Late { .. } => StatusCode::GATEWAY_TIMEOUT,
             ServeError::NotReady { .. } | ServeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-            ServeError::NoControl => StatusCode::FORBIDDEN,
+            ServeError::NoControl | ServeError::Foreign { .. } => StatusCode::FORBIDDEN,
+            ServeError::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ServeError::SlowClient => StatusCode::REQUEST_TIMEOUT,
             ServeError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             ServeError::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -126,12 +170,13 @@ impl ServeError {
             ServeError::Protocol(_)
             | ServeError::Features(_)
             | ServeError::NoOutput { .. }
+            | ServeError::ContentType { .. }
             | ServeError::Body { .. } => Code::InvalidArgument,
             ServeError::NoModel { .. } | ServeError::NoVersion { .. } => Code::NotFound,
             ServeError::Busy { .. } | ServeError::BodyTooLarge { .. } => Code::ResourceExhausted,
             ServeError::Late { .. } | ServeError::SlowClient => Code::DeadlineExceeded,
             ServeError::NotReady { .. } | ServeError::ShuttingDown => Code::Unavailable,
-            ServeError::NoControl => Code::PermissionDenied,
+            ServeError::NoControl | ServeError::Foreign { .. } => Code::PermissionDenied,
             ServeError::Unauthorized => Code::Unauthenticated,
             ServeError::Source(_) | ServeError::Internal { .. } => Code::Internal,
         }

@@ -221,6 +221,11 @@ impl Filler<'_> {
                 let side = self.side(tensor);
                 with_raws(tensor, |raws| Ok(self.request.raw_dense(column, side, raws.iter().copied())?))
             }
+            // One element a sample is a cell as a file has it, which training would cut into ids.
+            Role::Column(Input::Sparse(feature)) if self.is_cells(tensor) => {
+                let side = self.side(tensor);
+                with_raws(tensor, |raws| Ok(self.request.raw_cells(feature, side, raws.iter().copied())?))
+            }
             Role::Column(Input::Sparse(feature)) => {
                 let (side, lengths) = self.bags(tensor)?;
                 with_raws(tensor, |raws| {
@@ -253,8 +258,8 @@ impl Filler<'_> {
             }),
             Matrix::Ids => with_raws(tensor, |raws| {
                 (0..width).try_for_each(|column| {
-                    let ids = (0..given).map(|sample| raws[sample * width + column]);
-                    Ok(self.request.raw_ids(column, side, &ones, ids)?)
+                    let cells = (0..given).map(|sample| raws[sample * width + column]);
+                    Ok(self.request.raw_cells(column, side, cells)?)
                 })
             }),
             Matrix::PreparedDense => {
@@ -296,6 +301,11 @@ impl Filler<'_> {
         let wanted =
             if width == 1 { "[samples] or [samples, 1]".to_owned() } else { format!("[samples, {width}]") };
         if fits { Ok(()) } else { Err(shape_error(tensor, wanted)) }
+    }
+
+    /// Whether a tensor of ids has one element a sample and no lengths.
+    fn is_cells(&self, tensor: &Tensor) -> bool {
+        matches!(tensor.shape(), [_] | [_, 1]) && !self.lengths.contains_key(tensor.name())
     }
 
     /// For whom bags are given, and how many ids each has.

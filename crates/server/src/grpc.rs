@@ -37,7 +37,7 @@ pub fn service(engine: Arc<Engine>) -> GrpcInferenceServiceServer<Service> {
 
 impl From<ServeError> for Status {
     fn from(error: ServeError) -> Status {
-        Status::new(error.code(), error.to_string())
+        Status::new(error.code(), error.told())
     }
 }
 

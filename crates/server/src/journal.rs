@@ -1,28 +1,56 @@
 //! What the server says: one line of JSON an event, so that machines can read it too.
+//!
+//! Lines are written by a thread of their own, each with one call: whoever says something never waits for a terminal or a
+//! pipe. At most [`LINES_MAX`] wait; what comes on top of them is lost and counted.
 
 use std::{
     io::Write,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
 };
 
 use serde_json::{Map, Value};
 
 use crate::clock;
 
-/// Where events go. Copies write to the same place.
-#[derive(Clone)]
-pub struct Journal(Arc<Mutex<Box<dyn Write + Send>>>);
+/// Lines that may wait to be written.
+const LINES_MAX: usize = 1024;
 
-impl std::fmt::Debug for Journal {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Journal")
+/// Where events go. Copies write to the same place; the last one to go waits until all is written.
+#[derive(Debug, Clone)]
+pub struct Journal(Arc<Lines>);
+
+#[derive(Debug)]
+struct Lines {
+    sender: Option<SyncSender<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+    lost: AtomicU64,
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
 impl Journal {
-    /// Writes to `out`.
-    pub fn new(out: impl Write + Send + 'static) -> Journal {
-        Journal(Arc::new(Mutex::new(Box::new(out))))
+    /// Writes to `out`; without a thread for it, nothing is said.
+    pub fn new(mut out: impl Write + Send + 'static) -> Journal {
+        let (sender, lines) = sync_channel::<Vec<u8>>(LINES_MAX);
+        let write = move || {
+            for line in lines {
+                let _ = out.write_all(&line).and_then(|()| out.flush());
+            }
+        };
+        let thread = std::thread::Builder::new().name("journal".to_owned()).spawn(write).ok();
+        Journal(Arc::new(Lines { sender: Some(sender), thread, lost: AtomicU64::new(0) }))
     }
 
     /// Says that something happened. What cannot be written is lost: saying must not stop serving.
@@ -32,7 +60,14 @@ impl Journal {
         line.insert("event".to_owned(), event.into());
         let fields = fields.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
         line.extend(fields);
-        let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(out, "{}", Value::Object(line));
+        let lost = self.0.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            line.insert("lines_lost".to_owned(), lost.into());
+        }
+        let line = format!("{}\n", Value::Object(line)).into_bytes();
+        let sent = self.0.sender.as_ref().is_some_and(|sender| sender.try_send(line).is_ok());
+        if !sent {
+            self.0.lost.fetch_add(lost + 1, Ordering::Relaxed);
+        }
     }
 }

@@ -8,7 +8,10 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,19 +27,28 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
 use tonic::body::Body as GrpcBody;
 use tower_service::Service;
 
 use crate::{
-    engine::Engine, error::ServeError, grpc,
-    proto::grpc_inference_service_server::GrpcInferenceServiceServer, rest, security::Access,
+    engine::Engine,
+    error::ServeError,
+    grpc,
+    proto::grpc_inference_service_server::GrpcInferenceServiceServer,
+    rest,
+    security::{self, Access},
     together::Together,
 };
 
 /// How long a client may take for the handshake, and for the headers of a request.
 const HEADERS_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a connection stays open on which nothing is asked.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(75);
+/// How long a gRPC call may take from its first byte on, its message included.
+const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 /// Streams that one HTTP/2 connection may have open.
 const STREAMS_MAX: u32 = 256;
 /// Headers of one HTTP/1 request.
@@ -66,6 +78,52 @@ pub struct Door {
     pub connections_max: u32,
     /// Turns true when the server drains.
     pub draining: watch::Receiver<bool>,
+    /// Whether only this machine can connect.
+    pub local: bool,
+}
+
+/// What a connection is doing: its requests under way, and when the last one came or ended.
+#[derive(Debug)]
+struct Activity {
+    under_way: AtomicUsize,
+    asked: AtomicBool,
+    last: Mutex<Instant>,
+}
+
+/// A request under way; whatever happens to it, it ends.
+struct UnderWay(Arc<Activity>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Activity {
+    fn new() -> Arc<Activity> {
+        let last = Mutex::new(Instant::now());
+        Arc::new(Activity { under_way: AtomicUsize::new(0), asked: AtomicBool::new(false), last })
+    }
+
+    fn begin(self: &Arc<Activity>) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.asked.store(true, Ordering::Relaxed);
+        UnderWay(Arc::clone(self))
+    }
+
+    /// Ends when nothing was asked for too long: soon for who never asked, later for who may ask again. A client that
+    /// does not read its answer has no request under way either.
+    async fn idle(&self) {
+        loop {
+            let limit = if self.asked.load(Ordering::Relaxed) { IDLE_TIME_MAX } else { HEADERS_TIME_MAX };
+            let end = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + limit;
+            if self.under_way.load(Ordering::Relaxed) == 0 && Instant::now() >= end {
+                return;
+            }
+            tokio::time::sleep_until(end.max(Instant::now() + Duration::from_secs(1))).await;
+        }
+    }
 }
 
 impl Door {
@@ -140,27 +198,48 @@ impl Door {
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20);
         let access = Arc::clone(&self.access);
-        let service = service_fn(move |request: Request<Incoming>| answer(speaker.clone(), &access, request));
+        let activity = Activity::new();
+        let (local, own) = (self.local, Arc::clone(&activity));
+        let service = service_fn(move |request: Request<Incoming>| {
+            let under_way = own.begin();
+            let answered = answer(speaker.clone(), (&access, local), request);
+            async move {
+                let _under_way = under_way;
+                answered.await
+            }
+        });
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let mut draining = self.draining.clone();
         tokio::select! {
             // What goes wrong on a connection concerns its client, who sees it.
             _ = connection.as_mut() => return,
+            () = activity.idle() => return,
             _ = draining.wait_for(|draining| *draining) => {}
         }
         connection.as_mut().graceful_shutdown();
-        let _ = connection.await;
+        tokio::select! {
+            _ = connection => {}
+            () = activity.idle() => {}
+        }
     }
 }
 
 type Answered = Pin<Box<dyn Future<Output = Result<Response<GrpcBody>, Infallible>> + Send>>;
 
 /// One request to one answer; who has no right gets no further than this.
-fn answer(speaker: Speaker, access: &Access, request: Request<Incoming>) -> Answered {
+fn answer(speaker: Speaker, (access, local): (&Access, bool), request: Request<Incoming>) -> Answered {
     let allowed = access.allows(request.headers());
     match speaker {
         Speaker::Rest(mut router) => {
+            let is_health = request.uri().path().starts_with("/v2/health/");
+            let (parts, body) = request.into_parts();
+            if let Err(error) = security::check_page(local, &parts)
+                && !is_health
+            {
+                return Box::pin(async move { Ok(error.into_response().map(GrpcBody::new)) });
+            }
+            let request = Request::from_parts(parts, body);
             let allowed = allowed || rest::is_public(request.uri().path());
             let called = allowed.then(|| router.call(request.map(Body::new)));
             Box::pin(async move {
@@ -175,7 +254,10 @@ fn answer(speaker: Speaker, access: &Access, request: Request<Incoming>) -> Answ
             let called = allowed.then(|| service.call(request));
             Box::pin(async move {
                 match called {
-                    Some(called) => called.await,
+                    Some(called) => match tokio::time::timeout(CALL_TIME_MAX, called).await {
+                        Ok(answered) => answered,
+                        Err(_) => Ok(tonic::Status::from(ServeError::SlowClient).into_http()),
+                    },
                     None => Ok(tonic::Status::from(ServeError::Unauthorized).into_http()),
                 }
             })

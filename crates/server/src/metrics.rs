@@ -90,6 +90,8 @@ pub struct Metrics {
     outcomes: [[AtomicU64; OUTCOMES.len()]; TRANSPORTS.len()],
     /// Samples that were scored.
     pub samples: AtomicU64,
+    /// Ids that their direct tables have no row for.
+    pub unknown_ids: AtomicU64,
     /// Snapshots that came into service.
     pub swaps: AtomicU64,
     /// Snapshots that could not.
@@ -213,6 +215,12 @@ fn plain_lines(page: &mut Page, engine: &Engine) {
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
     for (name, kind, help, value) in [
         ("campanile_samples_total", "counter", "Samples scored.", load(&metrics.samples)),
+        (
+            "campanile_unknown_ids_total",
+            "counter",
+            "Ids that their direct tables have no row for: they count as no id.",
+            load(&metrics.unknown_ids),
+        ),
         ("campanile_queue_requests", "gauge", "Requests that wait.", jobs as f64),
         ("campanile_queue_samples", "gauge", "Samples that wait.", samples as f64),
         ("campanile_swaps_total", "counter", "Snapshots that came into service.", load(&metrics.swaps)),

@@ -16,6 +16,9 @@ use crate::{
 /// Lines about failed requests in one second; in a storm more would only fill the disk.
 const FAILED_LINES_PER_SECOND_MAX: u32 = 100;
 
+/// Characters of a model's name that are told; a client may ask for a name of any length.
+const MODEL_CHARS_MAX: usize = 128;
+
 /// One request, from its first byte to its answer.
 #[derive(Debug)]
 pub struct Passage {
@@ -43,7 +46,7 @@ impl Passage {
             transport,
             started: clock::now(),
             traceparent,
-            model: model.to_owned(),
+            model: model.chars().take(MODEL_CHARS_MAX).collect(),
             id: String::new(),
             version: String::new(),
             samples: 0,
@@ -126,7 +129,7 @@ impl Listeners {
         let stages: Vec<(String, String)> =
             passage.stages().map(|(_, name, us)| (format!("{name}_us"), us.to_string())).collect();
         fields.extend(stages.iter().map(|(name, us)| (name.as_str(), us.as_str())));
-        let problem = failure.map(ToString::to_string);
+        let problem = failure.map(ServeError::told);
         fields.extend(problem.as_deref().map(|problem| ("problem", problem)));
         let left_out = (left_out > 0).then(|| left_out.to_string());
         fields.extend(left_out.as_deref().map(|count| ("lines_left_out", count)));

@@ -12,8 +12,8 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::{
     clock, dashboard,
@@ -29,6 +29,9 @@ use crate::{
 
 /// How long a client may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of a question about the repository.
+const INDEX_BYTES_MAX: usize = 4 << 10;
 
 /// The length of the JSON part, when binary tensors follow it.
 const HEADER_LENGTH: &str = "inference-header-content-length";
@@ -68,7 +71,7 @@ pub fn is_public(path: &str) -> bool {
 
 impl IntoResponse for ServeError {
     fn into_response(self) -> Response {
-        let mut response = error_answer(self.status(), &self.to_string());
+        let mut response = error_answer(self.status(), &self.told());
         match self {
             ServeError::Busy { .. } => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -122,7 +125,8 @@ async fn infer(
     Path(parts): Path<Vec<(String, String)>>,
     request: Request<Body>,
 ) -> Response {
-    let body = read_body(&engine, &request.headers().clone(), request.into_body()).await;
+    let limit = engine.limits.body_bytes_max;
+    let body = read_body(limit, &request.headers().clone(), request.into_body()).await;
     let (model, version) = target(&parts);
     let mut passage = Passage::begin(Transport::Rest, model, None);
     let (headers, body) = match body {
@@ -152,12 +156,7 @@ async fn infer(
 }
 
 /// The whole body, unless it is too large or too slow.
-async fn read_body(
-    engine: &Engine,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(HeaderMap, Bytes), ServeError> {
-    let limit = engine.limits.body_bytes_max;
+async fn read_body(limit: usize, headers: &HeaderMap, body: Body) -> Result<(HeaderMap, Bytes), ServeError> {
     let claimed =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if claimed.is_some_and(|length| length > limit as u64) {
@@ -199,21 +198,26 @@ fn answer(scored: &Scored) -> Result<Response, ServeError> {
     Ok(response)
 }
 
+/// What is asked about the repository; other keys are left alone.
+#[derive(Deserialize, Default)]
+struct IndexPart {
+    ready: Option<bool>,
+}
+
 async fn index(State(engine): Shared, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
-    let body = match read_body(&engine, &headers, request.into_body()).await {
+    let body = match read_body(INDEX_BYTES_MAX, &headers, request.into_body()).await {
         Ok((_, body)) => body,
         Err(error) => return error.into_response(),
     };
-    let asked: Value = match body.is_empty() {
-        true => Value::Null,
+    let asked = match body.is_empty() {
+        true => IndexPart::default(),
         false => match serde_json::from_slice(&body) {
             Ok(value) => value,
             Err(error) => return error_answer(StatusCode::BAD_REQUEST, &format!("not valid: {error}")),
         },
     };
-    let only_ready = asked["ready"].as_bool().unwrap_or(false);
-    json_answer(StatusCode::OK, &metadata::index(&engine, only_ready))
+    json_answer(StatusCode::OK, &metadata::index(&engine, asked.ready.unwrap_or(false)))
 }
 
 async fn load(State(engine): Shared, Path(model): Path<String>) -> Response {

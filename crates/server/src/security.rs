@@ -8,7 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use http::{HeaderMap, header::AUTHORIZATION};
+use http::{
+    HeaderMap, Method,
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
+};
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -16,8 +19,13 @@ use rustls::{
 };
 use thiserror::Error;
 
+use crate::error::ServeError;
+
 /// The shortest token that is taken: 16 characters.
 const TOKEN_BYTES_MIN: usize = 16;
+
+/// Bodies that are read: what a form or a plain script of a web page cannot send unasked.
+const BODY_TYPES: &[&str] = &["application/json", "application/octet-stream"];
 
 /// Why the server does not start.
 #[derive(Debug, Error)]
@@ -124,6 +132,46 @@ pub fn check_address(
     if address.ip().is_loopback() || decided { Ok(()) } else { Err(SecurityError::Open { address }) }
 }
 
+/// Refuses what a foreign web page can make a browser send: a name that is not this machine's (`Host`, when only this
+/// machine is served), a page of another address (`Origin`), and a body that a form could have sent.
+///
+/// # Errors
+/// With what the request came with.
+pub fn check_page(local: bool, parts: &http::request::Parts) -> Result<(), ServeError> {
+    let text = |name| parts.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let shown = |text: &str| text.chars().take(100).collect::<String>();
+    let host = parts.uri.authority().map(|authority| authority.as_str()).or(text(HOST)).unwrap_or_default();
+    if local && !is_this_machine(host) {
+        let problem = format!("host `{}` is not this machine; ask for localhost or 127.0.0.1", shown(host));
+        return Err(ServeError::Foreign { problem });
+    }
+    if let Some(origin) = text(ORIGIN)
+        && origin.split_once("://").is_none_or(|(_, from)| !from.eq_ignore_ascii_case(host))
+    {
+        return Err(ServeError::Foreign { problem: format!("it comes from a page of `{}`", shown(origin)) });
+    }
+    match text(CONTENT_TYPE).map(|kind| kind.split(';').next().unwrap_or_default().trim()) {
+        Some(kind)
+            if parts.method == Method::POST
+                && !BODY_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)) =>
+        {
+            Err(ServeError::ContentType { found: shown(kind) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the name of a server, with or without a port, is one of this machine's own.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 /// TLS from PEM files; with `client_ca`, clients must show a certificate that it signed.
 ///
 /// # Errors
@@ -196,6 +244,33 @@ mod tests {
         }
         assert!(!access.allows(&HeaderMap::new()));
         assert!(Access::Everybody.allows(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_foreign_page_and_a_foreign_name_are_refused() {
+        let check = |local: bool, headers: &[(&str, &str)]| {
+            let mut request = http::Request::post("/v2/models/tiny/infer");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            check_page(local, &request.body(()).unwrap().into_parts().0)
+                .map_err(|error| error.status().as_u16())
+        };
+        for host in ["localhost:8080", "127.0.0.1", "[::1]:8080", "LOCALHOST"] {
+            assert_eq!(check(true, &[("host", host)]), Ok(()), "{host}");
+        }
+        assert_eq!(check(true, &[("host", "evil.example:8080")]), Err(403));
+        assert_eq!(check(true, &[]), Err(403));
+        assert_eq!(check(false, &[("host", "ranker.example")]), Ok(()));
+        let here = ("host", "localhost:8080");
+        assert_eq!(check(true, &[here, ("origin", "http://localhost:8080")]), Ok(()));
+        for origin in ["http://evil.example", "null", "http://localhost:9090"] {
+            assert_eq!(check(true, &[here, ("origin", origin)]), Err(403), "{origin}");
+        }
+        assert_eq!(check(true, &[here, ("content-type", "application/json; charset=utf-8")]), Ok(()));
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"] {
+            assert_eq!(check(true, &[here, ("content-type", kind)]), Err(415), "{kind}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct ServerOptions {
     pub scoring_threads: usize,
     /// Threads that read and write.
     pub network_threads: usize,
-    /// Connections that may be open.
+    /// Connections that may be open on each address.
     pub connections_max: u32,
     /// How often the source is asked for a newer version.
     pub poll: Duration,
@@ -63,7 +63,7 @@ pub struct ServerOptions {
 pub struct TraceOptions {
     /// An OTLP collector that speaks gRPC, such as `http://127.0.0.1:4317`.
     pub collector: String,
-    /// The share of requests without a caller's trace that are traced.
+    /// The share of requests that are traced.
     pub share: f64,
 }
 
@@ -147,6 +147,7 @@ impl Server {
             connections: Arc::new(Semaphore::new(options.connections_max as usize)),
             connections_max: options.connections_max,
             draining: drains,
+            local: options.http.ip().is_loopback(),
         };
         let listen = |address: SocketAddr| {
             let bound = runtime.block_on(TcpListener::bind(address));
@@ -160,7 +161,10 @@ impl Server {
         let mut doors = vec![runtime.spawn(door.clone().serve(http_listener, rest))];
         let grpc = grpc.map(|(address, listener)| {
             let speaker = Speaker::Grpc(grpc::service(Arc::clone(&engine)));
-            doors.push(runtime.spawn(door.clone().serve(listener, speaker)));
+            // Places of its own: a crowd here must not keep anybody from asking for health there.
+            let connections = Arc::new(Semaphore::new(options.connections_max as usize));
+            let door = Door { connections, local: address.ip().is_loopback(), ..door.clone() };
+            doors.push(runtime.spawn(door.serve(listener, speaker)));
             address
         });
         runtime.spawn(crate::dashboard::watch(Arc::clone(&engine)));

@@ -59,6 +59,15 @@ fn raw_values_become_what_training_saw() {
         assert_eq!(raw.feature(feature).offsets, prepared.feature(feature).offsets, "feature {feature}");
     }
     assert_eq!(raw.feature(2).weights, prepared.feature(2).weights);
+    // The cells of the file, cut as training cuts them.
+    let mut cells = Request::new();
+    cells.begin(inputs, 8).unwrap();
+    cells.raw_cells(2, Side::Each, texts(["x|y", "", "z", "y|z|x", "x|y", "", "z", "y|z|x"])).unwrap();
+    cells.raw_cells(0, Side::Each, countries).unwrap();
+    for feature in [0, 2] {
+        assert_eq!(cells.feature(feature).rows, prepared.feature(feature).rows);
+        assert_eq!(cells.feature(feature).offsets, prepared.feature(feature).offsets);
+    }
     let (mut scorer, mut one, mut other) = (Scorer::new(), Scores::default(), Scores::default());
     scorer.score(&snapshot, &[&raw], &mut one).unwrap();
     scorer.score(&snapshot, &[&prepared], &mut other).unwrap();
@@ -83,10 +92,10 @@ fn mistakes_are_named() {
     check("input `dense_1`: 2 values where 3 are needed", &|r| r.dense(0, Side::Each, &[1.0, 2.0]));
     check("input `dense_1`: 3 values where 1 are needed", &|r| r.dense(0, Side::Once, &[1.0; 3]));
     check(
-        "input `dense_2`, sample 1: `NaN` is not a finite number; leave the cell empty if the value is missing",
+        "input `dense_2`, sample 1: `NaN`: not a finite number; leave the cell empty if the value is missing",
         &|r| r.dense(1, Side::Each, &[1.0, f32::NAN, 2.0]),
     );
-    check("input `dense_1`, sample 2: `old` is not a number", &|r| {
+    check("input `dense_1`, sample 2: `old`: not a number", &|r| {
         r.raw_dense(0, Side::Each, [Raw::Int(1), Raw::Missing, Raw::Text(b"old")])
     });
     check("input `dense_1` is given twice", &|r| {
@@ -114,6 +123,19 @@ fn mistakes_are_named() {
         unknown.starts_with("the model has no input `sparse_9`; it has `dense_1`, `dense_2`, `sparse_1`"),
         "{unknown}"
     );
+}
+
+#[test]
+fn an_id_outside_a_direct_table_is_no_id_and_is_counted() {
+    let trained = Trained::example("tiny");
+    let snapshot = Snapshot::open(&trained.checkpoint, "tiny", &Options::default()).unwrap();
+    let mut request = Request::new();
+    request.begin(snapshot.inputs(), 3).unwrap();
+    request.raw_ids(3, Side::Each, &[1, 1, 1], [Raw::Int(4), Raw::Int(77), Raw::Int(-1)]).unwrap();
+    assert_eq!((request.feature(3).rows, request.feature(3).offsets), (&[4][..], &[0, 1, 1, 1][..]));
+    assert_eq!(request.unknown_ids(), 2);
+    request.begin(snapshot.inputs(), 3).unwrap();
+    assert_eq!(request.unknown_ids(), 0);
 }
 
 #[test]

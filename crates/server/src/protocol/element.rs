@@ -54,6 +54,11 @@ impl Datatype {
         DATATYPES.get(usize::from(number)).map(|(datatype, _, _)| *datatype)
     }
 
+    /// Whether elements are whole numbers.
+    pub fn is_whole(self) -> bool {
+        self as usize >= Datatype::Uint8 as usize && self as usize <= Datatype::Int64 as usize
+    }
+
     /// Its name in the protocol.
     pub fn name(self) -> &'static str {
         DATATYPES[self as usize].1

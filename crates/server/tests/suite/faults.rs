@@ -141,7 +141,8 @@ fn half_requests_random_bytes_and_huge_claims_cost_nobody_an_answer() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) as u32
     };
-    let whole = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"inputs\":[";
+    let whole =
+        b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{\"inputs\":[";
     for length in (0..whole.len()).step_by(7) {
         send_and_close(server.http, &whole[..length]);
         send_and_close(server.grpc.unwrap(), &whole[..length]);
@@ -154,7 +155,7 @@ fn half_requests_random_bytes_and_huge_claims_cost_nobody_an_answer() {
     }
     let claim = |headers: &str| {
         format!(
-            "POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n\r\n{{}}"
+            "POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n\r\n{{}}"
         )
     };
     for (headers, wanted) in [

@@ -147,6 +147,16 @@ fn raw_features_by_name_and_the_users_side_once() {
         assert_eq!(status, 200, "{answer}");
         serde_json::from_value::<Vec<f32>>(answer["outputs"][0]["data"].clone()).unwrap()
     };
+    // A missing id among whole numbers is null, as an empty text is.
+    let given = |datatype: &str, ids: Value| {
+        let own = json!({ "name": inputs.name(campanile_serve::Input::Sparse(0)), "datatype": datatype,
+            "shape": [2], "data": ids });
+        let body = json!({ "inputs": [dense, own, others[0], others[1], last] }).to_string();
+        let (status, answer) = ask(&server, "POST", "/v2/models/tiny/infer", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["outputs"][0]["data"].clone()
+    };
+    assert_eq!(given("INT64", json!([7, null])), given("BYTES", json!(["7", ""])));
     let together = scores(&[1, 2, 3]);
     let alone: Vec<f32> = [1, 2, 3].iter().flat_map(|id| scores(&[*id])).collect();
     assert_eq!(bits(&together), bits(&alone));
@@ -171,14 +181,19 @@ fn what_is_wrong_with_a_request_is_told() {
             400,
             "the model has no input `who`",
         ),
-        ("/v2/models/tiny/infer", input("dense_1", "BYTES", json!([1]), json!(["x"])), 400, "`x` is"),
+        (
+            "/v2/models/tiny/infer",
+            input("dense_1", "BYTES", json!([1]), json!(["x"])),
+            400,
+            "`x`: not a number",
+        ),
         (
             "/v2/models/tiny/infer",
             input("dense_1", "FP32", json!([1, 2]), json!([1, 2])),
             400,
             "[samples] or [samples, 1]",
         ),
-        ("/v2/models/tiny/infer", input("sparse_1", "INT64", json!([1]), json!([40000])), 400, "40000"),
+        ("/v2/models/tiny/infer", input("sparse_1", "INT64", json!([1]), json!([40000])), 400, "is missing"),
         (
             "/v2/models/tiny/infer",
             input("sparse_1.lengths", "INT64", json!([1]), json!([1])),

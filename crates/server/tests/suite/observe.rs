@@ -143,13 +143,14 @@ fn a_collector_receives_a_span_a_request_with_its_stages_under_the_callers_trace
     let collector = Collector::default();
     let (address, runtime) = collector.start();
     let mut settings = Settings::new();
-    settings.options.traces = Some(TraceOptions { collector: format!("http://{address}"), share: 0.0 });
+    settings.options.traces = Some(TraceOptions { collector: format!("http://{address}"), share: 0.5 });
     let server = settings.start();
     let mut client = RestClient::connect(server.http).unwrap();
-    let caller = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    // Every second request is traced, whatever its caller says of that.
+    let asks = "traceparent: 00-11111111111111111111111111111111-b7ad6b7169203331-01";
+    assert_eq!(client.send(&good_request(&[asks])).unwrap().status, 200);
+    let caller = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
     assert_eq!(client.send(&good_request(&[caller, "x-request-id: traced"])).unwrap().status, 200);
-    // Nobody asked for this one, and the share is nothing.
-    assert_eq!(client.send(&good_request(&[])).unwrap().status, 200);
     server.stop();
     drop(runtime);
     let spans = collector.0.lock().unwrap().clone();

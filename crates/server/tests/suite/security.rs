@@ -42,6 +42,40 @@ fn without_a_token_only_health_answers() {
     assert!(server.stop());
 }
 
+#[test]
+fn a_foreign_web_page_gets_no_scores_and_changes_nothing() {
+    let mut settings = Settings::new();
+    settings.allow_control = true;
+    let server = settings.start();
+    let status = |path: &str, headers: &[&str], body: &str| {
+        let mut client = RestClient::connect(server.http).unwrap();
+        client.send(&RestRequest::new("POST", path, headers, body.as_bytes())).unwrap().status
+    };
+    let (infer, unload) = ("/v2/models/tiny/infer", "/v2/repository/models/tiny/unload");
+    for path in [infer, unload] {
+        assert_eq!(status(path, &["Origin: http://evil.example"], "{}"), 403);
+        assert_eq!(status(path, &["Content-Type: text/plain"], "{}"), 415);
+    }
+    // A page of the server itself may ask; a question about the repository is small.
+    let index = "/v2/repository/index";
+    assert_eq!(status(index, &["Origin: http://localhost", "Content-Type: application/json"], "{}"), 200);
+    assert_eq!(status(index, &[], &format!("{{\"x\":\"{}\"}}", "y".repeat(5000))), 413);
+    assert_eq!(status("/v2/repository/models/tiny/load", &[], ""), 200);
+    assert!(server.stop());
+}
+
+#[test]
+fn a_name_of_any_length_is_cut_in_answers() {
+    let server = Settings::new().start();
+    let name = "n".repeat(1 << 20);
+    let body =
+        format!("{{\"inputs\":[{{\"name\":\"{name}\",\"datatype\":\"FP32\",\"shape\":[-1],\"data\":[1]}}]}}");
+    let (status, answer) = crate::fixture::ask(&server, "POST", "/v2/models/tiny/infer", &body);
+    assert_eq!(status, 400);
+    assert!(answer["error"].as_str().unwrap().len() < 1100);
+    assert!(server.stop());
+}
+
 fn client(identity: Option<&str>) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();

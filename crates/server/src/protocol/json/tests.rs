@@ -38,7 +38,10 @@ fn data_may_be_flat_or_nested_and_its_type_may_come_last() {
 fn null_is_a_missing_value_where_a_type_can_say_so() {
     assert!(one("FP32", "[1]", "[null]").unwrap().floats().unwrap()[0].is_nan());
     assert_eq!(one("BYTES", "[1]", "[null]").unwrap().strings().unwrap(), [b""]);
-    assert!(one("INT64", "[1]", "[null]").unwrap_err().contains("null is no INT64"));
+    let whole = one("INT64", "[3]", "[7,null,-9]").unwrap();
+    assert_eq!(whole.strings().unwrap(), [&b"7"[..], b"", b"-9"]);
+    assert!(one("UINT8", "[2]", "[null,300]").unwrap_err().contains("300 is no UINT8"));
+    assert!(one("BOOL", "[1]", "[null]").unwrap_err().contains("null is no BOOL"));
 }
 
 #[test]
