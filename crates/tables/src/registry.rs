@@ -42,6 +42,9 @@ const CURRENT_FILE: &str = "current";
 const VERSIONS: &str = "versions";
 const WHOLE: &str = "whole";
 
+/// The most deltas that are read for one version; a publisher makes fewer.
+const CHAIN_MAX: usize = 1000;
+
 /// The longest name of a model.
 const NAME_BYTES_MAX: usize = 100;
 
@@ -84,7 +87,12 @@ impl Registry {
     /// If the directory cannot be read.
     pub fn models(&self) -> Result<Vec<String>> {
         let mut models = names(&self.root)?;
-        models.retain(|name| check_name(name).is_ok() && self.root.join(name).join(VERSIONS).is_dir());
+        // A directory without a version is a publication under way, or nothing.
+        models.retain(|name| {
+            check_name(name).is_ok()
+                && (self.root.join(name).join(CURRENT_FILE).exists()
+                    || self.versions(name).is_ok_and(|versions| !versions.is_empty()))
+        });
         Ok(models)
     }
 
@@ -129,6 +137,10 @@ impl Registry {
     pub fn chain(&self, model: &str, number: u64) -> Result<Vec<Link>> {
         let mut links = vec![self.link(model, number)?];
         while let Kind::Delta { base, .. } = links[links.len() - 1].release.kind {
+            if links.len() > CHAIN_MAX {
+                let problem = format!("more than {CHAIN_MAX} deltas stand on each other");
+                return Err(RegistryError::Damaged { path: self.path(model, number), problem });
+            }
             links.push(self.link(model, base)?);
         }
         links.reverse();
@@ -143,11 +155,15 @@ impl Registry {
     /// # Errors
     /// If there is no such version, or it cannot be read.
     pub fn roll_back(&self, model: &str, to: Option<u64>) -> Result<u64> {
+        let none = || -> RegistryError {
+            let known = self.models().unwrap_or_default().join(", ");
+            RegistryError::NoModel { root: self.root.clone(), model: model.to_owned(), known }
+        };
+        // Before the lock, which makes the model's directory.
+        let current = self.current(model)?.ok_or_else(none)?;
         let _lock = self.lock(model)?;
         let versions = self.versions(model)?;
-        let current = self
-            .current(model)?
-            .ok_or_else(|| RegistryError::NoModel { root: self.root.clone(), model: model.to_owned() })?;
+        let current = self.current(model)?.unwrap_or(current);
         let target = match to {
             Some(number) => Some(number),
             None => versions.into_iter().rfind(|&number| number < current),
@@ -180,7 +196,12 @@ impl Registry {
             let known = self.versions(model)?.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
             return Err(RegistryError::NoVersion { model: model.to_owned(), number, known });
         }
-        Ok(Link { release: Release::read(&path)?, path })
+        let release = Release::read(&path)?;
+        if (release.number, release.model.as_str()) != (number, model) {
+            let problem = format!("it describes version {} of `{}`", release.number, release.model);
+            return Err(RegistryError::Damaged { path: path.join(RELEASE_FILE), problem });
+        }
+        Ok(Link { release, path })
     }
 
     /// Moves the pointer.

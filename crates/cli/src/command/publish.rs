@@ -86,13 +86,15 @@ pub fn run(arguments: &PublishArguments) -> Result<()> {
 /// What was published, in words.
 pub fn sentence(release: &Release) -> String {
     let Release { model, number, step, .. } = release;
+    let left = release.not_removed.as_ref();
+    let left = left.map_or_else(String::new, |why| format!("; older versions could not be removed: {why}"));
     match &release.kind {
-        Kind::Whole => format!("version {number} of `{model}`, trained {step} steps, is current"),
+        Kind::Whole => format!("version {number} of `{model}`, trained {step} steps, is current{left}"),
         Kind::Delta { base, .. } => {
             let rows = release.tables.iter().map(|table| table.changed).sum();
             let rows = format::count(rows);
             format!(
-                "version {number} of `{model}`, trained {step} steps, is current: {rows} changed rows on version {base}"
+                "version {number} of `{model}`, trained {step} steps, is current: {rows} changed rows on version {base}{left}"
             )
         }
     }

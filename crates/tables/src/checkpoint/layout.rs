@@ -16,6 +16,9 @@ pub const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Pieces in a file, which so holds at most 64 MiB.
 pub const FILE_PIECES: u64 = 64;
 
+/// The most floats of a row and its state that are believed of a foreign checkpoint.
+const ROW_FLOATS_MAX: usize = 1 << 24;
+
 /// The longest table name that a file name carries in full; 255 bytes are the limit of most file systems.
 const FILE_STEM_BYTES_MAX: usize = 160;
 
@@ -61,6 +64,27 @@ impl TableLayout {
         };
         layout.rows_per_file = layout.piece_rows() * FILE_PIECES;
         layout
+    }
+
+    /// What of a foreign layout cannot be true of a checkpoint of so many files and bytes.
+    pub(super) fn impossible(&self, files: u64, bytes: u64) -> Option<String> {
+        let TableLayout { name, row_count, dim, rows_per_file, .. } = self;
+        let floats = self.state.iter().try_fold(*dim, |sum, column| sum.checked_add(column.floats));
+        if *dim == 0 || floats.is_none_or(|floats| floats > ROW_FLOATS_MAX) {
+            return Some(format!(
+                "table `{name}` has rows of {dim} floats, with state; 1 to {ROW_FLOATS_MAX} are possible"
+            ));
+        }
+        if *rows_per_file == 0 || row_count.div_ceil(*rows_per_file) > files {
+            return Some(format!(
+                "table `{name}`: {row_count} rows, {rows_per_file} a file, are not in {files} files"
+            ));
+        }
+        // The end of the last file is worked out before it is cut to the rows that there are.
+        let end = row_count.checked_add(*rows_per_file);
+        let needed = row_count.checked_mul(self.row_bytes() as u64);
+        (end.is_none() || needed.is_none_or(|needed| needed > bytes))
+            .then(|| format!("table `{name}`: {row_count} rows of {dim} floats are larger than the files"))
     }
 
     /// Bytes of a row.

@@ -186,7 +186,27 @@ impl Manifest {
             let problem = format!("the file name `{}` leads out of the checkpoint", file.name);
             return Err(CheckpointError::Malformed { path: path.to_owned(), problem });
         }
-        Ok(manifest)
+        match manifest.impossible() {
+            Some(problem) => Err(CheckpointError::Malformed { path: path.to_owned(), problem }),
+            None => Ok(manifest),
+        }
+    }
+
+    /// What cannot be true of any checkpoint. Everything after this multiplies and divides by these numbers, and a file
+    /// whose checksum is right may still have been written by anybody.
+    fn impossible(&self) -> Option<String> {
+        let lengths = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes));
+        let Some(bytes) = lengths else { return Some("its files have more bytes than can be".to_owned()) };
+        let files = self.files.len() as u64;
+        let bad_table = self.tables.iter().find_map(|table| table.impossible(files, bytes));
+        let elements = |tensor: &&TensorEntry| {
+            let count = tensor.shape.iter().try_fold(4u64, |count, &axis| count.checked_mul(axis as u64));
+            count.is_none_or(|count| count > bytes)
+        };
+        bad_table.or_else(|| {
+            let tensor = self.dense.iter().chain(&self.dense_state).find(elements)?;
+            Some(format!("tensor `{}` of shape {:?} is larger than the files", tensor.name, tensor.shape))
+        })
     }
 }
 

@@ -19,12 +19,14 @@ pub enum RegistryError {
         model: String,
     },
     /// Nothing was ever published under that name.
-    #[error("{} has no model `{model}`; publish it first", root.display())]
+    #[error("{} has no model `{model}`; {}", root.display(), models_known(known))]
     NoModel {
         /// The registry.
         root: PathBuf,
         /// The name.
         model: String,
+        /// The models it has.
+        known: String,
     },
     /// No such version.
     #[error("model `{model}` has no version {number}; it has {known}")]
@@ -92,4 +94,8 @@ pub enum RegistryError {
         /// Why.
         source: io::Error,
     },
+}
+
+fn models_known(known: &str) -> String {
+    if known.is_empty() { "publish it first".to_owned() } else { format!("it has {known}") }
 }

@@ -56,6 +56,9 @@ pub struct Release {
     /// The checksum of `release.json`, which tells this version from any other; not part of the file's own keys.
     #[serde(skip)]
     pub id: String,
+    /// Just published: why older versions could not be cleared away, if they could not; not part of the file.
+    #[serde(skip)]
+    pub not_removed: Option<String>,
 }
 
 /// How a version is stored.
@@ -107,6 +110,7 @@ impl Release {
             dense: Vec::new(),
             files: Vec::new(),
             id: String::new(),
+            not_removed: None,
         }
     }
 
@@ -124,6 +128,12 @@ impl Release {
         }
         if let Some(file) = release.files.iter().find(|file| file.name.contains(['/', '\\'])) {
             let problem = format!("the file name `{}` leads out of the version", file.name);
+            return Err(RegistryError::Damaged { path, problem });
+        }
+        if let Kind::Delta { base, .. } = release.kind
+            && base >= release.number
+        {
+            let problem = format!("version {} is a delta on {base}, which is not older", release.number);
             return Err(RegistryError::Damaged { path, problem });
         }
         release.id = id;

@@ -263,3 +263,188 @@ fn names_that_lead_elsewhere_are_refused() {
         assert!(matches!(registry.versions(name), Err(RegistryError::Name { .. })), "{name}");
     }
 }
+
+/// The contents of a directory, by name.
+fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn publishing_again_after_a_death_leaves_the_checkpoint_as_it_was() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    world.train(&[7]);
+    world.step += 1;
+    let checkpoint = save(&world.folder.path().join("checkpoints"), world.step, &mut world.tables);
+    let before = contents(&checkpoint);
+    // A publisher died after it had linked all files, before the version got its name.
+    for left in ["whole/000000000002", "whole/000000000002.writing", "versions/000000000002.writing"] {
+        let left = world.registry.root().join("ranker").join(left);
+        fs::create_dir_all(&left).unwrap();
+        for (name, _) in &before {
+            fs::hard_link(checkpoint.join(name), left.join(name)).unwrap();
+        }
+    }
+    let publication = Publication {
+        model: "ranker",
+        checkpoint: &checkpoint,
+        transforms: b"how raw values become rows",
+        fingerprint: "f00d",
+        published_ms: 0,
+        judged: Value::Null,
+        keep: 9,
+        shape: Shape::Smallest,
+    };
+    let release = world.registry.publish(&publication).unwrap();
+    assert!(matches!(release.kind, Kind::Delta { base: 1, .. }));
+    assert_eq!(contents(&checkpoint), before);
+    assert_eq!(world.served(2), world.rows());
+    world.registry.verify("ranker", 2).unwrap();
+    // And the next delta finds what to compare with.
+    world.train(&[8]);
+    assert!(matches!(world.publish(Shape::Smallest).kind, Kind::Delta { base: 2, .. }));
+    assert_eq!(world.served(3), world.rows());
+}
+
+#[test]
+fn a_failed_publication_leaves_nothing_behind() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    world.step += 1;
+    let checkpoint = save(&world.folder.path().join("checkpoints"), world.step, &mut world.tables);
+    let path = checkpoint.join("table-user-00000.safetensors");
+    let mut bad = fs::read(&path).unwrap();
+    *bad.last_mut().unwrap() ^= 1;
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, bad).unwrap();
+    let publication = Publication {
+        model: "ranker",
+        checkpoint: &checkpoint,
+        transforms: b"",
+        fingerprint: "f00d",
+        published_ms: 0,
+        judged: Value::Null,
+        keep: 9,
+        shape: Shape::Whole,
+    };
+    world.registry.publish(&publication).unwrap_err();
+    let versions = world.registry.root().join("ranker/versions");
+    let names: Vec<_> = fs::read_dir(versions).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["000000000001"]);
+}
+
+#[test]
+fn rolling_back_an_unknown_model_makes_no_directory() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    let error = world.registry.roll_back("rankr", None).unwrap_err().to_string();
+    assert!(error.ends_with("has no model `rankr`; it has ranker"), "{error}");
+    assert!(!world.registry.root().join("rankr").exists());
+    // What an earlier program left so is no model either.
+    fs::create_dir_all(world.registry.root().join("rankr/versions")).unwrap();
+    assert_eq!(world.registry.models().unwrap(), ["ranker"]);
+}
+
+/// Changes keys of a sealed description and seals it again, as anybody can who may write there.
+fn forge(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{from} in {text}");
+    let text = text.replacen(from, to, 1);
+    let body = &text[..text.rfind(",\n  \"crc32c\"").unwrap()];
+    let sealed = format!("{body},\n  \"crc32c\": \"{:08x}\"\n}}\n", crc32c::crc32c(body.as_bytes()));
+    fs::remove_file(path).unwrap();
+    fs::write(path, sealed).unwrap();
+}
+
+#[test]
+fn a_delta_on_itself_or_under_another_number_is_refused() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    world.train(&[4]);
+    world.publish(Shape::Smallest);
+    let release = world.registry.path("ranker", 2).join("release.json");
+    let good = fs::read(&release).unwrap();
+    for base in ["2", "3", "18446744073709551615"] {
+        forge(&release, "\"base\": 1", &format!("\"base\": {base}"));
+        let error = world.registry.chain("ranker", 2).unwrap_err().to_string();
+        assert!(error.contains("which is not older"), "{error}");
+        fs::write(&release, &good).unwrap();
+    }
+    forge(&release, "\"number\": 2", "\"number\": 7");
+    let error = world.registry.chain("ranker", 2).unwrap_err().to_string();
+    assert!(error.contains("it describes version 7 of `ranker`"), "{error}");
+}
+
+#[test]
+fn a_manifest_with_impossible_numbers_is_refused() {
+    let mut world = World::new();
+    world.step += 1;
+    let checkpoint = save(&world.folder.path().join("checkpoints"), world.step, &mut world.tables);
+    let path = checkpoint.join("manifest.json");
+    let good = fs::read(&path).unwrap();
+    let manifest = Checkpoint::open(&checkpoint).unwrap().manifest().clone();
+    let rows_per_file = format!("\"rows_per_file\": {}", manifest.tables[0].rows_per_file);
+    let changes = [
+        (rows_per_file.as_str(), "\"rows_per_file\": 0", "rows_per_file"),
+        (&rows_per_file, "\"rows_per_file\": 18446744073709551615", "larger than the files"),
+        ("\"row_count\": 3000", "\"row_count\": 18446744073709551615", "are not in"),
+        ("\"row_count\": 3000", "\"row_count\": 9000000", "files"),
+        ("\"dim\": 8", "\"dim\": 4611686018427387904", "are possible"),
+        ("\"dim\": 8", "\"dim\": 0", "are possible"),
+    ];
+    for (from, to, wanted) in changes {
+        forge(&path, from, to);
+        let error = Checkpoint::open(&checkpoint).unwrap_err().to_string();
+        assert!(
+            error.contains("table `user`") && (error.contains(wanted) || wanted == "rows_per_file"),
+            "{error}"
+        );
+        fs::write(&path, &good).unwrap();
+    }
+    Checkpoint::open(&checkpoint).unwrap();
+}
+
+#[test]
+fn deltas_end_in_a_whole_version_when_there_are_many_or_they_are_much() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    let kinds: Vec<bool> = (0..34u32)
+        .map(|row| {
+            world.train(&[row]);
+            world.publish(Shape::Smallest).kind == Kind::Whole
+        })
+        .collect();
+    assert_eq!(kinds.iter().position(|&whole| whole), Some(32));
+    assert!(!kinds[33], "and they begin anew");
+    // Each is a fifth of the whole.
+    let much: Vec<bool> = (0..4u32)
+        .map(|part| {
+            world.train(&(part * 700..part * 700 + 700).collect::<Vec<_>>());
+            world.publish(Shape::Smallest).kind == Kind::Whole
+        })
+        .collect();
+    assert!(!much[0] && much.contains(&true), "{much:?}");
+    assert_eq!(world.served(39), world.rows());
+}
+
+#[test]
+fn a_damaged_version_holds_off_neither_a_delta_nor_the_removal_of_others() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    world.train(&[1]);
+    world.publish(Shape::Smallest);
+    fs::write(world.registry.path("ranker", 2).join("release.json"), "{}").unwrap();
+    world.train(&[2]);
+    let release = world.publish_keeping(Shape::Smallest, 2).unwrap();
+    assert_eq!((release.number, release.kind, release.not_removed), (3, Kind::Whole, None));
+    assert_eq!(world.registry.current("ranker").unwrap(), Some(3));
+    assert_eq!(world.registry.versions("ranker").unwrap(), [1, 2, 3], "2 may stand on 1");
+    world.publish_keeping(Shape::Whole, 2).unwrap();
+    assert_eq!(world.registry.versions("ranker").unwrap(), [3, 4]);
+}
