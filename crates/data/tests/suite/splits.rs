@@ -152,7 +152,7 @@ fn changed_contents_are_packed_anew() {
     let data = csv(Columns { labels: vec![label("y")], dense: vec![dense("x", &[])], ..Columns::default() });
     let file = place.write("day.csv", "y,x\n0,1\n1,2\n");
     let time = std::fs::metadata(&file).unwrap().modified().unwrap();
-    place.prepare(&data, &[file.clone()]).unwrap();
+    place.prepare(&data, std::slice::from_ref(&file)).unwrap();
     place.write("day.csv", "y,x\n0,7\n1,8\n");
     std::fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
     let mut dense = read_all(&place.prepare(&data, &[file]).unwrap().train).dense;
