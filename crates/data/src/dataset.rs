@@ -15,7 +15,7 @@ use crate::{
     teacher::{TeacherFile, TeacherReader},
     world::World,
 };
-use order::{Order, Run, permuted_rows};
+use order::{Order, Run};
 
 /// The rows of one split; cheap to copy.
 #[derive(Debug, Clone)]
@@ -151,13 +151,11 @@ struct PackedReader {
     parts: Vec<Part>,
 }
 
-/// A block in memory with the visiting order of its rows.
+/// A block in memory.
 #[derive(Debug)]
 struct Loaded {
     run: Run,
-    shuffle: Option<(u64, u64)>,
     block: Block,
-    visits: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -166,11 +164,10 @@ struct Part {
     places: Range<usize>,
 }
 
-/// The samples of a batch that one block serves: a run of rows, or rows in a permuted order.
+/// The samples of a batch that one block serves: a run of rows.
 #[derive(Clone, Copy)]
-enum Picked<'a> {
+enum Picked {
     Run(usize, usize),
-    Rows(&'a [u32]),
 }
 
 impl PackedReader {
@@ -191,11 +188,10 @@ impl PackedReader {
             self.order = Some((shuffle, order));
         }
         let Some((_, order)) = &self.order else { unreachable!("the order was just made") };
-        let stretches: Vec<_> = order.stretches(positions).collect();
-        // Blocks of the last batch that are still needed move to the front; the others are filled anew.
-        let wanted = |loaded: &Loaded| {
-            loaded.shuffle == shuffle && stretches.iter().any(|stretch| stretch.run == loaded.run)
-        };
+        let stretches = order.stretches(positions.clone());
+        // Blocks that this batch or the next ones need move to the front; the others are filled anew.
+        let runs = order.runs(positions);
+        let wanted = |loaded: &Loaded| runs.contains(&loaded.run);
         self.loaded.sort_by_key(|loaded| !wanted(loaded));
         let mut kept = self.loaded.iter().filter(|loaded| wanted(loaded)).count();
         self.parts.clear();
@@ -205,18 +201,13 @@ impl PackedReader {
                 Some(index) => index,
                 None => {
                     if self.loaded.len() == kept {
-                        let (block, visits) = (Block::default(), Vec::new());
-                        self.loaded.push(Loaded { run: stretch.run.clone(), shuffle, block, visits });
+                        self.loaded.push(Loaded { run: stretch.run.clone(), block: Block::default() });
                     }
                     let loaded = &mut self.loaded[kept];
                     // Until it is complete it must not be taken for the block it replaces.
                     loaded.run = Run { block: u64::MAX, rows: 0..0 };
                     file.load(&self.file, stretch.run.block, &mut loaded.block)?;
-                    loaded.visits.clear();
-                    if let Some((seed, epoch)) = shuffle {
-                        permuted_rows(&stretch.run, seed, epoch, &mut loaded.visits);
-                    }
-                    (loaded.run, loaded.shuffle) = (stretch.run.clone(), shuffle);
+                    loaded.run = stretch.run.clone();
                     kept += 1;
                     kept - 1
                 }
@@ -228,15 +219,11 @@ impl PackedReader {
         Ok(())
     }
 
-    fn picked(&self) -> impl Iterator<Item = (&Block, Picked<'_>)> {
+    fn picked(&self) -> impl Iterator<Item = (&Block, Picked)> {
         self.parts.iter().map(|part| {
             let loaded = &self.loaded[part.loaded];
-            let picked = if loaded.visits.is_empty() {
-                let first = loaded.run.rows.start as usize;
-                Picked::Run(first + part.places.start, first + part.places.end)
-            } else {
-                Picked::Rows(&loaded.visits[part.places.clone()])
-            };
+            let first = loaded.run.rows.start as usize;
+            let picked = Picked::Run(first + part.places.start, first + part.places.end);
             (&loaded.block, picked)
         })
     }
@@ -244,11 +231,9 @@ impl PackedReader {
     /// The loaded rows, counted from the first of the split.
     fn rows(&self, first: u64, block_rows: u64) -> impl Iterator<Item = u64> {
         self.parts.iter().flat_map(move |part| {
-            let Loaded { run, visits, .. } = &self.loaded[part.loaded];
-            part.places.clone().map(move |place| {
-                let row = visits.get(place).copied().unwrap_or(run.rows.start + place as u32);
-                run.block * block_rows + u64::from(row) - first
-            })
+            let run = &self.loaded[part.loaded].run;
+            let rows = part.places.clone().map(|place| u64::from(run.rows.start) + place as u64);
+            rows.map(move |row| run.block * block_rows + row - first)
         })
     }
 
@@ -258,17 +243,8 @@ impl PackedReader {
         let width = schema.dense.len();
         out.dense.clear();
         for (block, picked) in self.picked() {
-            match picked {
-                Picked::Run(start, end) => {
-                    out.dense.extend_from_slice(&block.dense()[start * width..end * width])
-                }
-                Picked::Rows(rows) => {
-                    let dense = block.dense();
-                    for &row in rows {
-                        out.dense.extend_from_slice(&dense[row as usize * width..][..width]);
-                    }
-                }
-            }
+            let Picked::Run(start, end) = picked;
+            out.dense.extend_from_slice(&block.dense()[start * width..end * width]);
         }
         out.labels.clear();
         for task in 0..schema.tasks.len() {
@@ -351,7 +327,7 @@ struct GrowingBags<'a> {
 }
 
 impl GrowingBags<'_> {
-    fn push_ones(&mut self, column: &BagSlices<'_>, picked: Picked<'_>) {
+    fn push_ones(&mut self, column: &BagSlices<'_>, picked: Picked) {
         let start = self.rows.len() as u32;
         gather_mapped(column.rows, picked, |row| row, self.rows);
         self.offsets.extend(start + 1..=self.rows.len() as u32);
@@ -360,7 +336,7 @@ impl GrowingBags<'_> {
         }
     }
 
-    fn push_ones_or_none(&mut self, column: &BagSlices<'_>, picked: Picked<'_>) {
+    fn push_ones_or_none(&mut self, column: &BagSlices<'_>, picked: Picked) {
         picked.each(|row| {
             if column.rows[row] != NO_ROW {
                 self.rows.push(column.rows[row]);
@@ -372,41 +348,27 @@ impl GrowingBags<'_> {
         });
     }
 
-    fn push_lists(&mut self, column: &BagSlices<'_>, picked: Picked<'_>) {
-        if let Picked::Run(start, end) = picked {
-            let (base, first) = (self.rows.len() as u32, column.offsets[start]);
-            let ids = first as usize..column.offsets[end] as usize;
-            self.offsets.extend(column.offsets[start + 1..=end].iter().map(|offset| offset - first + base));
-            self.rows.extend_from_slice(&column.rows[ids.clone()]);
-            if !column.weights.is_empty() {
-                self.weights.extend_from_slice(&column.weights[ids]);
-            }
-            return;
+    fn push_lists(&mut self, column: &BagSlices<'_>, picked: Picked) {
+        let Picked::Run(start, end) = picked;
+        let (base, first) = (self.rows.len() as u32, column.offsets[start]);
+        let ids = first as usize..column.offsets[end] as usize;
+        self.offsets.extend(column.offsets[start + 1..=end].iter().map(|offset| offset - first + base));
+        self.rows.extend_from_slice(&column.rows[ids.clone()]);
+        if !column.weights.is_empty() {
+            self.weights.extend_from_slice(&column.weights[ids]);
         }
-        picked.each(|row| {
-            let ids = column.offsets[row] as usize..column.offsets[row + 1] as usize;
-            self.rows.extend_from_slice(&column.rows[ids.clone()]);
-            if !column.weights.is_empty() {
-                self.weights.extend_from_slice(&column.weights[ids]);
-            }
-            self.offsets.push(self.rows.len() as u32);
-        });
     }
 }
 
-impl Picked<'_> {
-    fn each(self, mut visit: impl FnMut(usize)) {
-        match self {
-            Picked::Run(start, end) => (start..end).for_each(visit),
-            Picked::Rows(rows) => rows.iter().for_each(|&row| visit(row as usize)),
-        }
+impl Picked {
+    fn each(self, visit: impl FnMut(usize)) {
+        let Picked::Run(start, end) = self;
+        (start..end).for_each(visit);
     }
 }
 
 #[inline]
-fn gather_mapped<T: Copy, U>(values: &[T], picked: Picked<'_>, map: impl Fn(T) -> U, out: &mut Vec<U>) {
-    match picked {
-        Picked::Run(start, end) => out.extend(values[start..end].iter().map(|&value| map(value))),
-        Picked::Rows(rows) => out.extend(rows.iter().map(|&row| map(values[row as usize]))),
-    }
+fn gather_mapped<T: Copy, U>(values: &[T], picked: Picked, map: impl Fn(T) -> U, out: &mut Vec<U>) {
+    let Picked::Run(start, end) = picked;
+    out.extend(values[start..end].iter().map(|&value| map(value)));
 }

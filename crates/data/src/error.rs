@@ -86,6 +86,23 @@ pub enum DataError {
         /// The split's name.
         kind: &'static str,
     },
+    /// A file is named twice: its rows would count twice, or be trained on and tested on.
+    #[error(
+        "data file {path} is named twice, by `{first}` under `{first_split}` and by `{pattern}` under `{split}`: its \
+         rows would be read twice; name every file once"
+    )]
+    FileTwice {
+        /// The file.
+        path: PathBuf,
+        /// What named it first.
+        first: String,
+        /// And for which split.
+        first_split: &'static str,
+        /// What named it again.
+        pattern: String,
+        /// And for which split.
+        split: &'static str,
+    },
     /// A file has no bytes.
     #[error("data file {path} is empty")]
     EmptyFile {
@@ -256,14 +273,14 @@ pub enum DataError {
         rows: u64,
     },
     /// The system said no.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}: {reason}")]
     Io {
         /// What was tried.
         action: &'static str,
         /// On which file.
         path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
+        /// The system's answer; not a `source`, or a chain of errors would say it twice.
+        reason: io::Error,
     },
 }
 
@@ -274,7 +291,7 @@ pub(crate) trait IoContext<T> {
 
 impl<T> IoContext<T> for io::Result<T> {
     fn context(self, action: &'static str, path: &std::path::Path) -> Result<T, DataError> {
-        self.map_err(|source| DataError::Io { action, path: path.to_path_buf(), source })
+        self.map_err(|reason| DataError::Io { action, path: path.to_path_buf(), reason })
     }
 }
 

@@ -39,8 +39,8 @@ const BLOCK_ROWS: u64 = 1 << 16;
 /// Stands in the column of teachers where none spoke.
 const NOBODY: u16 = u16::MAX;
 
-/// Blocks that a reader keeps: a shuffled batch comes from a few runs of rows.
-const BLOCKS_KEPT_MAX: usize = 8;
+/// Blocks that a reader keeps: a shuffled batch comes from a window of 64 blocks of rows, or from two.
+const BLOCKS_KEPT_MAX: usize = 130;
 
 /// What the file says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

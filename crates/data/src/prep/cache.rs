@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Changes whenever the same job and files would give other packed bytes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The rows of one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,16 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
+    fn load(path: &Path) -> Result<Manifest, DataError> {
+        let json = fs::read(path).context("read", path)?;
+        let corrupt = |reason: String| DataError::Corrupt { path: path.to_path_buf(), reason };
+        let manifest: Manifest = serde_json::from_slice(&json).map_err(|error| corrupt(error.to_string()))?;
+        match manifest.splits.iter().all(|split| split.file < SPLIT_FILES.len()) {
+            true => Ok(manifest),
+            false => Err(corrupt("it names a split that cannot be".into())),
+        }
+    }
+
     pub fn save(&self, dir: &Path) -> Result<(), DataError> {
         let json =
             serde_json::to_vec_pretty(self).unwrap_or_else(|error| unreachable!("a plain value: {error}"));
@@ -89,15 +99,28 @@ impl Cache {
     ) -> Result<(), DataError> {
         let fresh = !self.partial.exists();
         fs::create_dir_all(&self.partial).context("create", &self.partial)?;
-        match work(&self.partial) {
-            Err(DataError::Corrupt { .. } | DataError::CorruptBlock { .. }) if !fresh => {
-                fs::remove_dir_all(&self.partial).context("remove", &self.partial)?;
-                fs::create_dir_all(&self.partial).context("create", &self.partial)?;
-                work(&self.partial)?;
+        // The manifest is written last: where it is, only publishing is left to do.
+        if !self.partial.join("prepared.json").is_file() {
+            match work(&self.partial) {
+                Err(DataError::Corrupt { .. } | DataError::CorruptBlock { .. }) if !fresh => {
+                    fs::remove_dir_all(&self.partial).context("remove", &self.partial)?;
+                    fs::create_dir_all(&self.partial).context("create", &self.partial)?;
+                    work(&self.partial)?;
+                }
+                // After trouble with the disk the work goes on; bad input would only fail again, and in a corrected
+                // file it is another set.
+                Err(error) if !matches!(error, DataError::Io { .. }) => {
+                    fs::remove_dir_all(&self.partial).context("remove", &self.partial)?;
+                    return Err(error);
+                }
+                result => result?,
             }
-            result => result?,
         }
         self.remove_leftovers()?;
+        // A set that lost its manifest is no set: deleting files of the cache is always safe.
+        if self.finished.exists() {
+            fs::remove_dir_all(&self.finished).context("remove", &self.finished)?;
+        }
         fs::rename(&self.partial, &self.finished).context("rename to", &self.finished)?;
         if let Some(dir) = self.finished.parent() {
             let opened = File::open(dir).context("open", dir)?;
@@ -107,8 +130,15 @@ impl Cache {
     }
 
     fn remove_leftovers(&self) -> Result<(), DataError> {
+        let manifest = Manifest::load(&self.partial.join("prepared.json"))?;
+        let packed: Vec<&str> = manifest
+            .splits
+            .iter()
+            .filter(|split| split.rows > 0)
+            .map(|split| SPLIT_FILES[split.file])
+            .collect();
         let wanted =
-            |name: &str| SPLIT_FILES.contains(&name) || name == "transforms.bin" || name == "prepared.json";
+            |name: &str| packed.contains(&name) || name == "transforms.bin" || name == "prepared.json";
         for entry in fs::read_dir(&self.partial).context("list", &self.partial)? {
             let path = entry.context("list", &self.partial)?.path();
             if !path.file_name().and_then(|name| name.to_str()).is_some_and(wanted) {
@@ -121,9 +151,8 @@ impl Cache {
     /// The finished set.
     pub fn open(&self, data: &DataSpec, seed: u64) -> Result<Prepared, DataError> {
         let path = self.finished.join("prepared.json");
-        let json = fs::read(&path).context("read", &path)?;
         let corrupt = |reason: String| DataError::Corrupt { path: path.clone(), reason };
-        let manifest: Manifest = serde_json::from_slice(&json).map_err(|error| corrupt(error.to_string()))?;
+        let manifest = Manifest::load(&path)?;
         let transforms = Transforms::load(&self.finished.join("transforms.bin"))?;
         let mut files: [Option<Arc<PackedFile>>; 3] = [None, None, None];
         let mut facts = transforms.fingerprint();

@@ -140,7 +140,7 @@ impl Journal {
                 .map(Some)
                 .map_err(|error| DataError::Corrupt { path, reason: error.to_string() }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(DataError::Io { action: "read", path, source }),
+            Err(reason) => Err(DataError::Io { action: "read", path, reason }),
         }
     }
 

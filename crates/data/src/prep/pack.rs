@@ -115,12 +115,9 @@ impl Preparation<'_> {
             return Err(DataError::NoRows { read: pass.rows_read, skipped: pass.skipped.total });
         }
         for (index, writer) in writers.into_iter().enumerate() {
+            // Empty ones go when the set is published: until the manifest stands, the journal names them.
             if counts[index] > 0 {
                 writer.finish()?;
-            } else {
-                drop(writer);
-                let path = self.dir.join(SPLIT_FILES[index]);
-                fs::remove_file(&path).context("remove", &path)?;
             }
         }
         let skipped: SkippedRows = pass.skipped.clone();

@@ -206,7 +206,7 @@ impl TextFile {
     fn damaged(&self, error: io::Error) -> DataError {
         let format = match self.compression {
             Compression::None => {
-                return DataError::Io { action: "read", path: self.path.clone(), source: error };
+                return DataError::Io { action: "read", path: self.path.clone(), reason: error };
             }
             Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",

@@ -149,3 +149,45 @@ fn damaged_leftovers_are_thrown_away() {
     prepare_in(place.dir.path(), "killed", &mut |_| ()).unwrap();
     assert_eq!(packed_files(&place.path("killed")), packed_files(&place.path("whole")));
 }
+
+/// Names of what lies in the cache, but for locks.
+fn cache_entries(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.options().cache_dir).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.ends_with(".lock")).collect()
+}
+
+#[test]
+fn a_set_without_its_manifest_is_made_anew() {
+    let place = Place::new();
+    let data = criteo(|salt| IdMap::Hash { salt });
+    let files = [place.write("day.tsv", criteo_lines(50, 5))];
+    let first = place.prepare(&data, &files).unwrap();
+    let set = place.options().cache_dir.join(&cache_entries(&place)[0]);
+    std::fs::remove_file(set.join("prepared.json")).unwrap();
+    let second = place.prepare(&data, &files).unwrap();
+    assert_eq!(first.fingerprint, second.fingerprint);
+}
+
+/// Dying after the files are complete, with an empty split, and before the set has its name.
+#[test]
+fn publishing_goes_on_where_a_split_is_empty() {
+    let place = Place::new();
+    let data = criteo(|salt| IdMap::Hash { salt });
+    let files = [place.write("day.tsv", criteo_lines(50, 5))];
+    let first = place.prepare(&data, &files).unwrap();
+    let name = cache_entries(&place).remove(0);
+    let cache = place.options().cache_dir;
+    std::fs::rename(cache.join(&name), cache.join(format!("{name}.partial"))).unwrap();
+    let second = place.prepare(&data, &files).unwrap();
+    assert_eq!(first.fingerprint, second.fingerprint);
+    assert_eq!(cache_entries(&place), [name]);
+}
+
+#[test]
+fn bad_input_leaves_nothing_in_the_cache() {
+    let place = Place::new();
+    let data = criteo(|salt| IdMap::Hash { salt });
+    place.error(&data, &[place.write("day.tsv", "not\ta\trow\n")]);
+    assert_eq!(cache_entries(&place), Vec::<String>::new());
+}

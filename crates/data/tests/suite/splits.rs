@@ -8,7 +8,7 @@ use campanile_spec::{
     data::{Columns, DataSpec, IdMap, SplitSpec},
 };
 
-use crate::fixture::{Place, csv, label, read_all, sparse, train_files};
+use crate::fixture::{Place, criteo, criteo_lines, csv, dense, label, read_all, sparse, train_files};
 
 fn rows(range: std::ops::Range<usize>) -> String {
     let body: String = range.map(|row| format!("{},{row},{},{}\n", row % 2, row % 37, row / 10)).collect();
@@ -113,4 +113,49 @@ fn by_file_every_split_has_its_own() {
     assert_eq!(valid.bags.feature(0).rows, (100..130).collect::<Vec<u32>>());
     assert_eq!(test.bags.feature(0).rows, (130..150).collect::<Vec<u32>>());
     assert!(valid.bags.feature(1).rows.iter().all(|&row| row > 0), "users of the training file are known");
+}
+
+#[test]
+fn a_file_may_be_named_once() {
+    let place = Place::new();
+    let data = criteo(|salt| IdMap::Hash { salt });
+    let days: Vec<String> =
+        (1..=3).map(|day| place.write(&format!("day_{day}.tsv"), criteo_lines(10, day))).collect();
+    let pattern = place.path("day_*.tsv").to_string_lossy().into_owned();
+    let files =
+        DataFiles { train: vec![pattern.clone()], test: vec![days[2].clone()], ..DataFiles::default() };
+    let error = prepare(&data, &files, &place.options(), &mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("day_3.tsv is named twice"), "{error}");
+    assert!(error.contains("under `train`") && error.contains("under `test`"), "{error}");
+    let error = place.error(&data, &[pattern, days[0].clone()]);
+    assert!(error.contains("day_1.tsv is named twice"), "{error}");
+}
+
+#[test]
+fn day_2_comes_before_day_10() {
+    let place = Place::new();
+    let mut data =
+        csv(Columns { labels: vec![label("y")], dense: vec![dense("x", &[])], ..Columns::default() });
+    data.shuffle = false;
+    for day in [1, 2, 10] {
+        place.write(&format!("day_{day}.csv"), format!("y,x\n0,{day}\n1,{day}\n"));
+    }
+    let pattern = place.path("day_*.csv").to_string_lossy().into_owned();
+    let rows = read_all(&place.prepare(&data, &[pattern]).unwrap().train);
+    assert_eq!(rows.dense, [1.0, 1.0, 2.0, 2.0, 10.0, 10.0]);
+}
+
+/// A file changed in place, with its length and time kept, is another file.
+#[test]
+fn changed_contents_are_packed_anew() {
+    let place = Place::new();
+    let data = csv(Columns { labels: vec![label("y")], dense: vec![dense("x", &[])], ..Columns::default() });
+    let file = place.write("day.csv", "y,x\n0,1\n1,2\n");
+    let time = std::fs::metadata(&file).unwrap().modified().unwrap();
+    place.prepare(&data, std::slice::from_ref(&file)).unwrap();
+    place.write("day.csv", "y,x\n0,7\n1,8\n");
+    std::fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+    let mut dense = read_all(&place.prepare(&data, &[file]).unwrap().train).dense;
+    dense.sort_by(f32::total_cmp);
+    assert_eq!(dense, [7.0, 8.0]);
 }
