@@ -7,6 +7,11 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// The same clock as the timers of connections read it, which a test can stop.
+pub fn timer_now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
 /// Microseconds since 1970, as the machine believes.
 pub fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

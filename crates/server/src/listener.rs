@@ -34,6 +34,7 @@ use tonic::body::Body as GrpcBody;
 use tower_service::Service;
 
 use crate::{
+    clock,
     engine::Engine,
     error::ServeError,
     grpc,
@@ -95,14 +96,14 @@ struct UnderWay(Arc<Activity>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = clock::timer_now();
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Activity {
     fn new() -> Arc<Activity> {
-        let last = Mutex::new(Instant::now());
+        let last = Mutex::new(clock::timer_now());
         Arc::new(Activity { under_way: AtomicUsize::new(0), asked: AtomicBool::new(false), last })
     }
 
@@ -118,10 +119,10 @@ impl Activity {
         loop {
             let limit = if self.asked.load(Ordering::Relaxed) { IDLE_TIME_MAX } else { HEADERS_TIME_MAX };
             let end = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + limit;
-            if self.under_way.load(Ordering::Relaxed) == 0 && Instant::now() >= end {
+            if self.under_way.load(Ordering::Relaxed) == 0 && clock::timer_now() >= end {
                 return;
             }
-            tokio::time::sleep_until(end.max(Instant::now() + Duration::from_secs(1))).await;
+            tokio::time::sleep_until(end.max(clock::timer_now() + Duration::from_secs(1))).await;
         }
     }
 }

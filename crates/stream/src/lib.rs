@@ -4,10 +4,12 @@
 //! a cursor, write to other topics, and commit how far they are. What a stage writes carries how far it had read, so
 //! that after a crash it goes on exactly where its output ends (see [`log::Log::last`]).
 
-#[cfg(test)]
-mod chain;
 pub mod join;
 pub mod log;
 pub mod records;
 pub mod stage;
 pub mod topics;
+#[cfg(test)]
+mod tests {
+    mod chain;
+}
