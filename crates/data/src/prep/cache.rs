@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Changes whenever the same job and files would give other packed bytes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The rows of one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
