@@ -1,7 +1,8 @@
 //! Raw values, before any transform: what a cell of a text or Parquet file, or a field of a request, holds.
 //!
 //! Ids are reduced to 64-bit keys, so that one vocabulary serves text, integers and requests alike: an integer
-//! is its own key, whether it came as `42`, `"42"` or `42.0`; any other text is hashed. Two of a hundred
+//! is its own key, whether it came as the number 42 or as the text `42`, ` 42` or `42.0`; a fraction has the key of
+//! its value, `true` and `false` are 1 and 0, blanks around text do not count, and any other text is hashed. Two of a hundred
 //! million texts share a key with a probability of about 0.03 %, and then they share a row, no more.
 
 use crate::error::BadReason;
@@ -23,8 +24,9 @@ pub enum Raw<'a> {
 pub(crate) const MISSING_KEY: u64 = 0xa5c1_7b0e_3d92_4f68;
 
 impl<'a> Raw<'a> {
-    /// Text, or missing when there is none.
+    /// Text without the blanks around it, or missing when nothing else is there.
     pub fn text(bytes: &'a [u8]) -> Raw<'a> {
+        let bytes = bytes.trim_ascii();
         if bytes.is_empty() { Raw::Missing } else { Raw::Text(bytes) }
     }
 
@@ -70,7 +72,7 @@ impl<'a> Raw<'a> {
         if value.is_finite() { Ok(Some(value)) } else { Err(BadReason::NotFinite) }
     }
 
-    /// A number in full precision that may be missing; NaN counts as missing.
+    /// A number in full precision that may be missing.
     pub(crate) fn wide_number(self) -> Result<Option<f64>, BadReason> {
         let value = match self {
             Raw::Missing => return Ok(None),
@@ -78,7 +80,7 @@ impl<'a> Raw<'a> {
             Raw::Float(value) => value,
             Raw::Text(bytes) => parse_text(bytes, BadReason::NotANumber)?,
         };
-        Ok(if value.is_nan() { None } else { Some(value) })
+        if value.is_finite() { Ok(Some(shortest(value))) } else { Err(BadReason::NotFinite) }
     }
 
     /// An integer that may be missing.
@@ -97,11 +99,11 @@ impl<'a> Raw<'a> {
             Raw::Missing => Ok(MISSING_KEY),
             Raw::Int(value) => Ok(value as u64),
             Raw::Float(value) if value.is_nan() => Ok(MISSING_KEY),
-            Raw::Float(value) => Ok(whole(value).map_or_else(|| mix(value.to_bits()), |whole| whole as u64)),
-            Raw::Text(bytes) => match canonical_integer(bytes) {
-                Some(value) => Ok(value as u64),
+            Raw::Float(value) => Ok(float_key(value)),
+            Raw::Text(bytes) => match text_key(bytes.trim_ascii()) {
+                Some(key) => Ok(key),
                 None if std::str::from_utf8(bytes).is_err() => Err(BadReason::InvalidUtf8),
-                None => Ok(hash_bytes(bytes)),
+                None => Ok(hash_bytes(bytes.trim_ascii())),
             },
         }
     }
@@ -161,6 +163,47 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> String {
 fn whole(value: f64) -> Option<i64> {
     const LIMIT: f64 = 9_007_199_254_740_992.0;
     (value.abs() <= LIMIT && value.fract() == 0.0).then_some(value as i64)
+}
+
+/// The float of 64 bits with the shortest decimal that a float of 32 bits has: 0.7 for `0.7_f32`, so that a number
+/// is the same whether it came as text, in 32 or in 64 bits. Whole numbers, and all others, stay as they are.
+fn shortest(value: f64) -> f64 {
+    let single = value as f32;
+    if value.fract() == 0.0 || f64::from(single).to_bits() != value.to_bits() {
+        return value;
+    }
+    single.to_string().parse().unwrap_or(value)
+}
+
+/// The key of a number that may have a fraction.
+fn float_key(value: f64) -> u64 {
+    whole(value).map_or_else(|| mix(shortest(value).to_bits()), |whole| whole as u64)
+}
+
+/// The key of text that is a number or a truth value, written as programs write them.
+fn text_key(bytes: &[u8]) -> Option<u64> {
+    if let Some(value) = canonical_integer(bytes) {
+        return Some(value as u64);
+    }
+    match bytes {
+        b"true" | b"True" | b"TRUE" => return Some(1),
+        b"false" | b"False" | b"FALSE" => return Some(0),
+        _ => {}
+    }
+    // A decimal point with digits on its left and nothing but digits around it; `007.0` stays text as `007` does.
+    let point = memchr::memchr(b'.', bytes)?;
+    let (left, right) = (&bytes[..point], &bytes[point + 1..]);
+    if left != b"-0" {
+        canonical_integer(left)?;
+    }
+    if !right.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    // Zeros alone say that it is an integer, which may be larger than a float holds exactly.
+    if right.iter().all(|digit| *digit == b'0') {
+        return canonical_integer(left).map_or(Some(0), |value| Some(value as u64));
+    }
+    std::str::from_utf8(bytes).ok()?.parse().ok().map(float_key)
 }
 
 fn parse_text<T: std::str::FromStr>(bytes: &[u8], wrong: BadReason) -> Result<T, BadReason> {
@@ -238,6 +281,23 @@ mod tests {
         for raw in [Raw::Int(42), Raw::Float(42.0), Raw::Text(b"42")] {
             assert_eq!(raw.key(), Ok(42), "{raw:?}");
         }
+        for text in ["42.0", "42.", " 42", "42 ", "\t42.00 "] {
+            assert_eq!(Raw::text(text.as_bytes()).key(), Ok(42), "{text:?}");
+            assert_eq!(Raw::Text(text.as_bytes()).key(), Ok(42), "{text:?}");
+        }
+        assert_eq!(Raw::Text(b"-0.0").key(), Raw::Float(-0.0).key());
+        assert_eq!(Raw::Text(b"9007199254740993.0").key(), Ok(9_007_199_254_740_993));
+        assert_eq!(Raw::Text(b"True").key(), Raw::Int(1).key());
+        assert_eq!(Raw::Text(b" blue").key(), Raw::Text(b"blue").key());
+        assert_eq!(Raw::text(b"  "), Raw::Missing);
+        for value in [0.7_f32, -1.5, 1e-3] {
+            let text = value.to_string();
+            let key = Raw::Text(text.as_bytes()).key();
+            assert_eq!(key, Raw::Float(f64::from(value)).key(), "{text} in 32 bits");
+            assert_eq!(key, Raw::Float(text.parse().unwrap()).key(), "{text} in 64 bits");
+            assert_eq!(Raw::Float(f64::from(value)).wide_number(), Raw::Text(text.as_bytes()).wide_number());
+        }
+        assert_ne!(Raw::Text(b"1.2.3").key(), Raw::Text(b"1.2").key());
         assert_ne!(Raw::Text(b"042").key(), Ok(42));
         assert_eq!(Raw::Text(b"-7").key(), Ok((-7_i64) as u64));
         assert_eq!(Raw::Text(b"0").key(), Ok(0));
@@ -260,6 +320,14 @@ mod tests {
         assert_eq!(Raw::Text(b"x").number(), Err(BadReason::NotANumber));
         assert_eq!(Raw::Text(b"-12").number(), Ok(Some(-12.0)));
         assert_eq!(Raw::Text(b" 1.5").number(), Ok(Some(1.5)));
+    }
+
+    #[test]
+    fn a_wide_number_that_is_not_finite_is_refused() {
+        for raw in [Raw::Text(b"nan"), Raw::Text(b"inf"), Raw::Float(f64::NEG_INFINITY)] {
+            assert_eq!(raw.wide_number(), Err(BadReason::NotFinite), "{raw:?}");
+        }
+        assert_eq!(Raw::Missing.wide_number(), Ok(None));
     }
 
     #[test]
