@@ -214,8 +214,11 @@ section! {
         pub cache_dir: PathBuf = PathBuf::from("runs/cache"),
         /// Where the run's checkpoints, metrics and events go; two jobs need two.
         pub output_dir: PathBuf = PathBuf::from("runs/job"),
-        /// A checkpoint every so many steps; 0 means only at the end.
+        /// A checkpoint every so many steps; 0 means none by steps. One is always written at the end, and when the run is
+        /// interrupted.
         pub checkpoint_every_steps: u64 = 0,
+        /// A checkpoint when so many minutes have passed since the last one; 0 means none by time.
+        pub checkpoint_every_minutes: u64 = 10,
         /// How many checkpoints are kept, the newest ones.
         pub checkpoints_kept: usize = 2,
         /// Memory that preparing data may use.

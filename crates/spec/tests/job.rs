@@ -224,6 +224,7 @@ fn the_effective_job_has_every_key_and_reads_back() {
         cache_dir = "runs/cache"
         output_dir = "runs/job"
         checkpoint_every_steps = 0
+        checkpoint_every_minutes = 10
         checkpoints_kept = 2
         prep_memory_mib = 512
         table_memory_mib = 0

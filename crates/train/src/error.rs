@@ -88,8 +88,8 @@ pub enum TrainError {
     Memory(crate::memory::DoesNotFit),
     /// The newest checkpoint belongs to another run.
     #[error(
-        "{path} was written by another job ([run] differs: {difference}); give this job another process.output_dir, \
-         or remove that directory to start afresh"
+        "{path} was trained with other settings: {difference}; bring these back to go on from it, start afresh with \
+         --fresh (which removes the checkpoints), or give this job another directory with --output"
     )]
     OtherRun {
         /// The checkpoint.
@@ -170,6 +170,20 @@ pub enum TrainError {
         task: String,
         /// The step.
         step: u64,
+    },
+    /// The model's loss is finite and has no meaning.
+    #[error(
+        "task `{task}`: the loss over the last steps before step {step} is {logloss:.3e} a sample, and a model that knows \
+         nothing has 0.69: the model has diverged; lower run.dense.learning_rate or run.sparse.learning_rate, set \
+         run.dense.norm_max, or look for absurd sample weights and teacher logits"
+    )]
+    Absurd {
+        /// The task.
+        task: String,
+        /// The step.
+        step: u64,
+        /// Mean loss of a sample.
+        logloss: f64,
     },
     /// A file of the run could not be written.
     #[error("{path}: {source}")]

@@ -7,13 +7,14 @@ use campanile_spec::config::Run;
 use crate::{
     TrainError,
     loader::{Feed, LocalBatch},
-    predictions::Predictions,
+    observe::Wish,
+    predictions::{Predictions, Wishes},
     rank::RankState,
     scores::{Scores, TaskScores},
 };
 
 /// Predicts the rows of `feed` once, in order, and scores them. Every rank takes part; the scores are complete
-/// on rank 0.
+/// on rank 0; there are none when it is wished to stop.
 ///
 /// # Errors
 /// When any rank fails.
@@ -23,12 +24,13 @@ pub fn evaluate(
     run: &Run,
     dataset: &Dataset,
     feed: Feed,
-) -> Result<Vec<TaskScores>, TrainError> {
+    wish: &dyn Fn() -> Wish,
+) -> Result<Option<Vec<TaskScores>>, TrainError> {
     let mut scores = Scores::for_evaluation(run);
     let reader = dataset.reader();
     comm.agree(reader.as_ref().map(drop).map_err(ToString::to_string))?;
     let mut reader = reader?;
-    let mut batch = LocalBatch::default();
+    let (mut batch, mut wishes) = (LocalBatch::default(), Wishes::default());
     state.make_whole(comm)?;
     state.network.prepare(&state.parameters);
     for step in 0..feed.steps_per_epoch() {
@@ -37,8 +39,13 @@ pub fn evaluate(
             batch.samples.bags.repeat(&run.model.followers);
         }
         state.predict(comm, &batch, read.map_err(|error| error.to_string()))?;
-        let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
+        wishes.own = wish();
+        let said = (state.logits(), state.task_count());
+        let (predictions, agreed) = Predictions::collect_and_agree(comm, &batch, said, &mut wishes)?;
+        if agreed == Wish::Stop {
+            return Ok(None);
+        }
         scores.add(&predictions);
     }
-    Ok(scores.running())
+    Ok(Some(scores.running()))
 }

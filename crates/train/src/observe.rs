@@ -8,6 +8,40 @@ use crate::{clock::PARTS, predictions::Predictions, scores::TaskScores};
 pub trait Observer: Send {
     /// Something happened.
     fn observe(&mut self, event: &Event<'_>);
+
+    /// What is wished of the run, asked after every step; where ranks are processes, of every one. All ranks agree on it, so
+    /// that they act after the same step, and no wish changes a result.
+    fn wish(&self) -> Wish {
+        Wish::Nothing
+    }
+}
+
+/// What somebody outside can wish of a run. A later one is the stronger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Wish {
+    /// To go on.
+    #[default]
+    Nothing,
+    /// To write a checkpoint, and to go on.
+    Checkpoint,
+    /// To write a checkpoint, and to end.
+    Stop,
+}
+
+impl Wish {
+    /// As a word of a message.
+    pub(crate) fn word(self) -> u32 {
+        self as u32
+    }
+
+    /// From a word of a message.
+    pub(crate) fn of(word: u32) -> Wish {
+        match word {
+            0 => Wish::Nothing,
+            1 => Wish::Checkpoint,
+            _ => Wish::Stop,
+        }
+    }
 }
 
 /// Something that happened.

@@ -5,7 +5,16 @@
 
 use campanile_comm::{Buffer, CommError, Communicator};
 
-use crate::loader::LocalBatch;
+use crate::{loader::LocalBatch, observe::Wish};
+
+/// What is wished of a run, as far as a rank knows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wishes {
+    /// Of this rank.
+    pub own: Wish,
+    /// On rank 0: of all ranks, one step ago.
+    heard: Wish,
+}
 
 /// Logits of some samples and what they are judged by. Optional columns are empty.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -47,12 +56,36 @@ impl Predictions {
         logits: &[f32],
         task_count: usize,
     ) -> Result<Vec<Predictions>, CommError> {
+        let mut wishes = Wishes::default();
+        Ok(Predictions::collect_and_agree(comm, batch, (logits, task_count), &mut wishes)?.0)
+    }
+
+    /// The same; beside it rank 0 tells all ranks what is wished of the run, which are the wishes that it knows: its own,
+    /// and those that the others sent with their last predictions. No message more is sent for it.
+    ///
+    /// # Errors
+    /// When a rank has left.
+    pub fn collect_and_agree(
+        comm: &dyn Communicator,
+        batch: &LocalBatch,
+        (logits, task_count): (&[f32], usize),
+        wishes: &mut Wishes,
+    ) -> Result<(Vec<Predictions>, Wish), CommError> {
         let mine = Predictions::of(batch, logits, task_count);
+        let own = wishes.own.max(wishes.heard);
         if comm.rank_count() == 1 {
-            return Ok(vec![mine]);
+            return Ok((vec![mine], own));
         }
-        let parts = comm.gather(0, mine.write())?;
-        Ok(if comm.rank() == 0 { parts.iter().map(Predictions::read).collect() } else { Vec::new() })
+        let told = if comm.rank() == 0 { Buffer::of(&[own.word()]) } else { Buffer::new() };
+        let mut send = vec![told; comm.rank_count()];
+        send[0] = mine.write(own);
+        let parts = comm.all_to_all(send)?;
+        if comm.rank() != 0 {
+            let told = parts[0].values::<u32>().first().copied().unwrap_or_default();
+            return Ok((Vec::new(), Wish::of(told)));
+        }
+        wishes.heard = parts.iter().map(Predictions::wish).max().unwrap_or_default();
+        Ok((parts.iter().map(Predictions::read).collect(), own))
     }
 
     /// The parts of all ranks as one, in the order of the global batch.
@@ -94,8 +127,8 @@ impl Predictions {
         }
     }
 
-    /// `lengths of the seven columns, samples, newest time | the columns`, in words of 32 bits.
-    fn write(&self) -> Buffer {
+    /// `lengths of the seven columns, samples, newest time, wish | the columns`, in words of 32 bits.
+    fn write(&self, wish: Wish) -> Buffer {
         let groups: Vec<u32> = self.groups.iter().flat_map(|g| [*g as u32, (*g >> 32) as u32]).collect();
         let columns: [&[u32]; 7] = [
             bytemuck::cast_slice(&self.logits),
@@ -109,13 +142,17 @@ impl Predictions {
         let mut words: Vec<u32> = columns.iter().map(|column| column.len() as u32).collect();
         words.push(self.sample_count as u32);
         let newest = self.newest_time.unwrap_or(i64::MIN) as u64;
-        words.extend([newest as u32, (newest >> 32) as u32]);
+        words.extend([newest as u32, (newest >> 32) as u32, wish.word()]);
         words.extend(columns.iter().flat_map(|column| column.iter()));
         Buffer::of(&words)
     }
 
+    fn wish(buffer: &Buffer) -> Wish {
+        Wish::of(buffer.values::<u32>()[10])
+    }
+
     fn read(buffer: &Buffer) -> Predictions {
-        let (lengths, mut rest) = buffer.values::<u32>().split_at(10);
+        let (lengths, mut rest) = buffer.values::<u32>().split_at(11);
         let mut column = |index: usize| {
             let (column, after) = rest.split_at(lengths[index] as usize);
             rest = after;
@@ -154,7 +191,8 @@ mod tests {
             teacher_logits: vec![-1.0, 0.25, 8.0, -3.5],
             newest_time: Some(-5_000_000_000),
         };
-        assert_eq!(Predictions::read(&predictions.write()), predictions);
+        assert_eq!(Predictions::read(&predictions.write(Wish::Stop)), predictions);
+        assert_eq!(Predictions::wish(&predictions.write(Wish::Stop)), Wish::Stop);
         assert_eq!(predictions.of_task(&predictions.logits, 1), [2.0, 3.0]);
     }
 }

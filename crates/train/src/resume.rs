@@ -17,7 +17,7 @@ use campanile_tables::checkpoint::{
 };
 use serde_json::{Value, json};
 
-use crate::{TrainError, loader::Mark, rank::RankState, scores::Scores};
+use crate::{TrainError, clock::Stopwatch, loader::Mark, observe::Wish, rank::RankState, scores::Scores};
 
 /// Where a job's checkpoints are.
 pub fn directory(job: &Job) -> PathBuf {
@@ -35,6 +35,8 @@ pub struct Checkpoints<'a> {
     published: Option<(u64, PathBuf)>,
     /// How far a stream is trained on.
     mark: Option<Mark>,
+    /// Since the last one was begun, or the run.
+    watch: Stopwatch,
 }
 
 /// A checkpoint that is being written.
@@ -56,6 +58,7 @@ impl<'a> Checkpoints<'a> {
             under_way: None,
             published: None,
             mark: None,
+            watch: Stopwatch::start(),
         }
     }
 
@@ -104,9 +107,19 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Whether a checkpoint begins after step `done`; the dense weights must be whole then.
-    pub fn is_due(&self, done: u64, last: u64) -> bool {
+    /// All ranks must pass the same wish.
+    pub fn is_due(&self, done: u64, last: u64, wish: Wish) -> bool {
         let every = self.job.process.checkpoint_every_steps;
-        every > 0 && done.is_multiple_of(every) && done < last
+        let by_steps = every > 0 && done.is_multiple_of(every);
+        (by_steps || wish == Wish::Checkpoint) && done < last
+    }
+
+    /// What the clock of this rank wishes: a checkpoint, when the last one was begun too long ago. Ranks' clocks differ, so
+    /// they must agree on it.
+    pub fn wish(&self) -> Wish {
+        let minutes = self.job.process.checkpoint_every_minutes;
+        let is_late = minutes > 0 && self.watch.seconds() >= minutes as f64 * 60.0;
+        if is_late && self.under_way.is_none() { Wish::Checkpoint } else { Wish::Nothing }
     }
 
     /// Does a checkpoint's share of work between two steps: begins one when it is due, copies some rows of the
@@ -119,10 +132,9 @@ impl<'a> Checkpoints<'a> {
         comm: &dyn Communicator,
         state: &mut RankState,
         (scores, trouble): (&Scores, &Result<(), TrainError>),
+        due: bool,
         done: u64,
-        last: u64,
     ) -> Result<Option<(u64, PathBuf)>, TrainError> {
-        let due = self.is_due(done, last);
         let mut published = None;
         if let Some(under_way) = &mut self.under_way {
             let progress = under_way.sweep.advance(&mut state.tables);
@@ -167,6 +179,7 @@ impl<'a> Checkpoints<'a> {
         scores: &Scores,
         step: u64,
     ) -> Result<(), TrainError> {
+        self.watch = Stopwatch::start();
         state.make_whole(comm)?;
         let made = if comm.rank() == 0 { self.prepare(step) } else { Ok(()) };
         comm.agree(made.as_ref().map(drop).map_err(ToString::to_string))?;

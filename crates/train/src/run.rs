@@ -24,9 +24,9 @@ use crate::{
     evaluate::evaluate,
     journal::Journal,
     loader::{Feed, Loader, LocalBatch, Mark, Source},
-    observe::{Event, Observer, PartSeconds, Started, StepEvent},
+    observe::{Event, Observer, PartSeconds, Started, StepEvent, Wish},
     plan_of::plan_of,
-    predictions::Predictions,
+    predictions::{Predictions, Wishes},
     rank::{RankState, Seat},
     ranks::{self, Pulse, Ranks},
     resume::{self, Checkpoints},
@@ -63,6 +63,8 @@ pub struct Summary {
     pub test: Option<Vec<TaskScores>>,
     /// The last checkpoint.
     pub checkpoint: PathBuf,
+    /// Whether it ended early because that was wished ([`Wish::Stop`]); the same job goes on from the checkpoint.
+    pub interrupted: bool,
 }
 
 /// Trains a job on its prepared data, going on from its newest checkpoint if there is one. Tables live where the job's
@@ -116,7 +118,8 @@ pub fn train_by(
     })?;
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
-    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell }.run())
+    let wish = || observer.lock().unwrap_or_else(PoisonError::into_inner).wish();
+    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell, wish: &wish }.run())
 }
 
 /// A job whose tables follow a teacher must have a teacher's embeddings in its data.
@@ -157,8 +160,9 @@ pub fn train_on_stream(
     ranks.check(job, plan, &same::facts(job, prepared, plan))?;
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
+    let wish = || observer.lock().unwrap_or_else(PoisonError::into_inner).wish();
     ranks.run(|comm, pulse| {
-        Trainer { comm, pulse, job, prepared, plan, stream: Some(stream), tell: &tell }.run()
+        Trainer { comm, pulse, job, prepared, plan, stream: Some(stream), tell: &tell, wish: &wish }.run()
     })
 }
 
@@ -172,6 +176,8 @@ struct Trainer<'a> {
     /// Trained on in place of the prepared data.
     stream: Option<&'a dyn Stream>,
     tell: &'a (dyn Fn(&Event<'_>) + Sync),
+    /// What is wished of the run, as far as this process knows.
+    wish: &'a (dyn Fn() -> Wish + Sync),
 }
 
 impl Trainer<'_> {
@@ -204,7 +210,7 @@ impl Trainer<'_> {
         self.say(&Event::Started(&started));
         self.pulse.enter("train");
         let watch = Stopwatch::start();
-        let (steps, samples) =
+        let (steps, samples, agreed) =
             self.steps(&mut state, &mut scores, &mut checkpoints, &mut journal, first_step..steps)?;
         let seconds = watch.seconds();
         let parts = PartSeconds::new(state.timings.take());
@@ -213,7 +219,7 @@ impl Trainer<'_> {
         let checkpoint = checkpoints.finish(comm, &mut state, &scores, steps.max(first_step))?;
         self.say(&Event::Checkpoint { step: steps, path: &checkpoint });
         // A stream is judged as it is trained on, and what comes after it is not here yet.
-        let judged = self.stream.is_none();
+        let judged = self.stream.is_none() && agreed != Wish::Stop;
         let valid = if judged { self.evaluate(&mut state, "valid", steps, 0)? } else { None };
         let test = if judged { self.evaluate(&mut state, "test", steps, 0)? } else { None };
         if let Some(journal) = &mut journal {
@@ -235,6 +241,7 @@ impl Trainer<'_> {
             valid,
             test,
             checkpoint,
+            interrupted: agreed == Wish::Stop || (self.wish)() == Wish::Stop,
         })
     }
 
@@ -261,7 +268,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Trains; says after which step it ended, and how many samples that were.
+    /// Trains; says after which step it ended, how many samples that were, and what was wished of the run then.
     fn steps(
         &self,
         state: &mut RankState,
@@ -269,7 +276,7 @@ impl Trainer<'_> {
         checkpoints: &mut Checkpoints,
         journal: &mut Option<Journal>,
         steps: std::ops::Range<u64>,
-    ) -> Result<(u64, u64), TrainError> {
+    ) -> Result<(u64, u64, Wish), TrainError> {
         let (comm, run, last) = (self.comm, &self.job.run, steps.end);
         let mut loader = self.together(self.loader(steps.clone(), checkpoints.mark()))?;
         let mut ended = steps.start;
@@ -278,6 +285,7 @@ impl Trainer<'_> {
         // What rank 0 met after a step; it goes to all ranks with the next ids.
         let mut trouble = Ok(());
         let (mut ahead, mut carry) = (None, Carry::default());
+        let (mut wishes, mut agreed) = (Wishes::default(), Wish::Nothing);
         for number in steps {
             let done = number + 1;
             let looks = run.evaluate.every_steps > 0 && done % run.evaluate.every_steps == 0 && done < last;
@@ -306,16 +314,21 @@ impl Trainer<'_> {
             samples += batch.global_count as u64;
             checkpoints.set_mark(batch.mark);
             ended = done;
-            let predictions = Predictions::collect(comm, &batch, state.logits(), state.task_count())?;
+            wishes.own = (self.wish)().max(if comm.rank() == 0 { checkpoints.wish() } else { Wish::Nothing });
+            let said = (state.logits(), state.task_count());
+            let predictions;
+            (predictions, agreed) = Predictions::collect_and_agree(comm, &batch, said, &mut wishes)?;
             loader.give_back(batch);
             self.pulse.at_step(done);
             scores.begin_late_at(number, last / 2);
             scores.add(&predictions);
             trouble = trouble.and(scores.check_finite(number));
-            if checkpoints.is_due(done, last) {
+            let due = checkpoints.is_due(done, last, agreed);
+            if due || agreed == Wish::Stop {
                 state.settle(comm, &mut carry)?;
+                trouble = trouble.and(scores.check_sane(number));
             }
-            let published = checkpoints.after_step(comm, state, (scores, &trouble), done, last)?;
+            let published = checkpoints.after_step(comm, state, (scores, &trouble), due, done)?;
             published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
             if comm.rank() == 0 {
                 let told =
@@ -329,9 +342,13 @@ impl Trainer<'_> {
                     trouble = trouble.and(journal.evaluated(done, "valid", valid.as_deref()));
                 }
             }
+            if agreed == Wish::Stop {
+                break;
+            }
         }
+        let trouble = trouble.and(scores.check_sane(ended.saturating_sub(1)));
         self.together(trouble)?;
-        Ok((ended, samples))
+        Ok((ended, samples, agreed))
     }
 
     /// Tells of a step on rank 0, and notes the window that ends with it.
@@ -374,10 +391,13 @@ impl Trainer<'_> {
         let Some(dataset) = dataset else { return Ok(None) };
         self.pulse.enter(split);
         let rows = dataset.row_count();
+        // An evaluation between two steps is part of the run's metrics, so it is made even if a stop is wished.
+        let wish: &dyn Fn() -> Wish = if step == self.last_step() { self.wish } else { &|| Wish::Nothing };
         let rows = if samples_max == 0 { rows } else { rows.min(samples_max) };
-        let scores = evaluate(self.comm, state, &self.job.run, dataset, self.feed(rows))?;
-        self.say(&Event::Evaluated { step, split, scores: &scores });
+        let scores = evaluate(self.comm, state, &self.job.run, dataset, self.feed(rows), wish)?;
         self.pulse.enter("train");
+        let Some(scores) = scores else { return Ok(None) };
+        self.say(&Event::Evaluated { step, split, scores: &scores });
         Ok(Some(scores))
     }
 
@@ -469,6 +489,7 @@ pub fn judge(
             rank,
             rank_count,
         };
-        evaluate(comm, &mut state, &job.run, dataset, feed)
+        let scores = evaluate(comm, &mut state, &job.run, dataset, feed, &|| Wish::Nothing)?;
+        Ok(scores.unwrap_or_default())
     })
 }

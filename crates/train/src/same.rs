@@ -28,6 +28,13 @@ pub fn facts(job: &Job, prepared: &Prepared, plan: &Plan) -> Vec<Fact> {
         ("the program's version", env!("CARGO_PKG_VERSION").to_owned(), "put the same program on all hosts"),
         ("the hash of [run]", job.run.hash(), "start all ranks with the same job file"),
         ("the number of grains", job.run.grain_count.to_string(), "start all ranks with the same job file"),
+        // These decide which messages are sent, and when.
+        ("process.pipeline", format!("{:?}", job.process.pipeline), "start all ranks with the same job file"),
+        (
+            "process.checkpoint_every_steps",
+            job.process.checkpoint_every_steps.to_string(),
+            "start all ranks with the same job file",
+        ),
         ("the plan", short(plan), "give all ranks the same plan file"),
         ("the fingerprint of the data", prepared.fingerprint.clone(), files),
         ("the rows of train, valid and test", format!("{train}, {valid} and {test}"), files),

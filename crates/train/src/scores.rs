@@ -12,6 +12,10 @@ use crate::{
     predictions::Predictions,
 };
 
+/// Above this mean loss over the last steps a model has diverged: one that knows nothing has 0.69, and this one gives the
+/// labels that came less than one part in a hundred.
+const LOGLOSS_MAX: f64 = 5.0;
+
 /// The metrics of one task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskScores {
@@ -125,6 +129,18 @@ impl Scores {
     pub fn check_finite(&self, step: u64) -> Result<(), TrainError> {
         match self.tasks.iter().position(|task| task.non_finite() > 0) {
             Some(task) => Err(TrainError::Diverged { task: self.names[task].clone(), step }),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails when what the model says is finite and has lost all meaning.
+    ///
+    /// # Errors
+    /// Names the task, the step and its loss.
+    pub fn check_sane(&self, step: u64) -> Result<(), TrainError> {
+        let absurd = |task: &TaskScores| task.values.logloss.filter(|&loss| loss > LOGLOSS_MAX);
+        match self.window().iter().find_map(|task| Some((task.task.clone(), absurd(task)?))) {
+            Some((task, logloss)) => Err(TrainError::Absurd { task, step, logloss }),
             None => Ok(()),
         }
     }
