@@ -8,8 +8,9 @@
 //!   code = round((x - least) / scale)     x' = least + code * scale     scale = (greatest - least) / 255
 //! ```
 //!
-//! with ties to even. Half precision rounds to nearest; what f16 cannot hold becomes its largest number. A block
-//! with a value that is no number, or infinite, arrives as no numbers: trouble must not vanish on the way.
+//! with ties to even. Half precision rounds to nearest; a finite number that f16 cannot hold becomes its
+//! largest; infinities and NaN stay what they are. An int8 block with one of those arrives as no numbers: trouble must
+//! not vanish on the way.
 //! Everything is IEEE arithmetic, lane by lane: all levels give the same bits.
 
 #![allow(unsafe_code)]
@@ -63,7 +64,9 @@ impl Codec {
             Codec::F16 => halves(vector, out, |part, halves| {
                 let mut held = [0.0; BLOCK];
                 held[..part.len()].copy_from_slice(part);
-                held.iter_mut().for_each(|x| *x = x.clamp(-F16_MAX, F16_MAX));
+                // Only what is finite is held to the largest half: an infinity stays one, as a NaN does.
+                held.iter_mut()
+                    .for_each(|x| *x = if x.is_finite() { x.clamp(-F16_MAX, F16_MAX) } else { *x });
                 slice_to_f16(isa, &held[..part.len()], halves);
             }),
             Codec::Bf16 => halves(vector, out, |part, halves| slice_to_bf16(isa, part, halves)),
@@ -237,6 +240,11 @@ mod tests {
             vector[3] = f32::NAN;
             codec.round(Isa::detect(), &mut vector);
             assert!(vector[3].is_nan(), "{codec:?}");
+        }
+        for isa in Isa::all() {
+            let mut vector = [f32::INFINITY, f32::NEG_INFINITY, 1e6, -1e6];
+            Codec::F16.round(isa, &mut vector);
+            assert_eq!(vector, [f32::INFINITY, f32::NEG_INFINITY, F16_MAX, -F16_MAX], "{isa:?}");
         }
         let mut vector = vec![1.0, f32::INFINITY];
         Codec::Int8.round(Isa::detect(), &mut vector);

@@ -16,7 +16,10 @@ pub(crate) fn travel(format: WireFormat, offsets: &[usize], vectors: &mut Matrix
 fn one(format: WireFormat, vector: &mut [f32]) {
     match format {
         WireFormat::F32 => {}
-        WireFormat::F16 => vector.iter_mut().for_each(|x| *x = round(x.clamp(-65504.0, 65504.0), 10, -14)),
+        WireFormat::F16 => vector
+            .iter_mut()
+            .filter(|x| x.is_finite())
+            .for_each(|x| *x = round(x.clamp(-65504.0, 65504.0), 10, -14)),
         WireFormat::Bf16 => vector.iter_mut().for_each(|x| *x = round(*x, 7, -126)),
         WireFormat::Int8 => vector.chunks_mut(32).for_each(quantise),
     }

@@ -130,12 +130,13 @@ pub(crate) fn take_vectors(
     samples: Range<usize>,
     (pooled, pooled_width): (&mut [f32], usize),
 ) {
-    let rows =
-        pooled[samples.start * pooled_width..samples.end * pooled_width].chunks_exact_mut(pooled_width);
     let sample_bytes = wire.sample_bytes(&owner.pooled);
+    // A model without id features has no pooled vectors at all, and rows of no floats cannot be counted.
     if sample_bytes == 0 {
         return;
     }
+    let rows =
+        pooled[samples.start * pooled_width..samples.end * pooled_width].chunks_exact_mut(pooled_width);
     let bytes = &message.bytes()[HEAD..HEAD + samples.len() * sample_bytes];
     if wire.codec == Codec::F32 {
         let vectors: &[f32] = bytemuck::cast_slice(bytes);
