@@ -293,21 +293,15 @@ impl Trainer<'_> {
             let looks = run.evaluate.every_steps > 0 && done % run.evaluate.every_steps == 0 && done < last;
             state.timings.start(Part::Input);
             let batch = match ahead.take() {
-                Some(batch) => batch,
-                None => {
-                    let next = next_batch(&mut loader, &mut trouble);
-                    match next.or_else(|error| state.refuse(comm, error))? {
-                        Some(batch) => batch,
-                        None => break,
-                    }
-                }
+                Some(batch) => Some(batch),
+                None => next_batch(&mut loader, &mut trouble).or_else(|error| state.refuse(comm, error))?,
             };
+            let Some(batch) = batch else { break };
             // An evaluation needs the way of the ids for itself.
             let mut next = None;
             if self.pipelined() && done < last && !looks {
                 let read = next_batch(&mut loader, &mut trouble);
-                let read = if comm.rank_count() == 1 { Ok(read?) } else { read };
-                next = read.transpose();
+                next = if comm.rank_count() == 1 { Ok(read?) } else { read }.transpose();
             }
             let words = next.as_ref().map(|next| next.as_ref().map_err(ToString::to_string));
             step(comm, state, &mut carry, Turn { number, batch: &batch, next: words })?;
@@ -333,9 +327,8 @@ impl Trainer<'_> {
             let published = checkpoints.after_step(comm, state, (scores, &trouble), due, done)?;
             published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
             if comm.rank() == 0 {
-                let told =
-                    self.tell_step((done, last), (samples, watch.seconds()), (scores, &predictions), journal);
-                trouble = trouble.and(told);
+                let so_far = (samples, watch.seconds());
+                trouble = trouble.and(self.tell_step((done, last), so_far, (scores, &predictions), journal));
             }
             state.timings.stop();
             if looks {
