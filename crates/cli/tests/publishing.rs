@@ -125,3 +125,20 @@ fn training_publishes_by_itself() {
     let again = desk.fine("inspect registry");
     assert!(again.contains("step        59"), "{again}");
 }
+
+#[test]
+fn training_fails_when_its_last_checkpoint_could_not_be_published() {
+    let desk = Desk::new();
+    let path = desk.path("poor.toml");
+    let job = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{job}\n[process.publish]\nregistry = \"registry\"\n")).unwrap();
+    // No registry can be made where a file is.
+    std::fs::write(desk.path("registry"), "a file").unwrap();
+    let refused = desk.refused("train poor.toml --threads 1 --quiet --report report.json");
+    assert!(refused.contains("the last checkpoint was not published to"), "{refused}");
+    assert!(refused.contains("step-000000000002") && refused.contains("registry"), "{refused}");
+    // The training itself is whole: its report stands, and publishing again is all that is left to do.
+    assert_eq!(desk.report()["steps"], 2);
+    std::fs::remove_file(desk.path("registry")).unwrap();
+    desk.fine("publish poor.toml --registry registry --model model");
+}

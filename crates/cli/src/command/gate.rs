@@ -1,6 +1,8 @@
 //! The gate before a registry: a candidate must not be worse on a hold-out than what is served now.
 
-use anyhow::{Context, Result, bail};
+use std::{error, fmt};
+
+use anyhow::{Context, Result};
 use campanile_data::Dataset;
 use campanile_serve::{Request, Scorer, Scores, Snapshot};
 use campanile_spec::Batch;
@@ -20,6 +22,18 @@ pub struct Margins {
     /// Distance of calibration from 1 above the current one's.
     pub calibration: f64,
 }
+
+/// A candidate was judged and is worse: the gate did its work, which is no failure of publishing.
+#[derive(Debug)]
+pub struct HeldBack(String);
+
+impl fmt::Display for HeldBack {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the gate holds it back: {}", self.0)
+    }
+}
+
+impl error::Error for HeldBack {}
 
 /// What versions are judged on; nobody was trained on it.
 pub enum HoldOut<'a> {
@@ -121,7 +135,7 @@ pub fn compare(candidate: &[TaskScores], current: Option<&[TaskScores]>, margins
         }
     }
     if !reasons.is_empty() {
-        bail!("the gate holds it back: {}", reasons.join("; "));
+        return Err(HeldBack(reasons.join("; ")).into());
     }
     Ok(())
 }

@@ -136,14 +136,6 @@ impl HoldOut {
 }
 
 impl Desk<'_> {
-    /// What went wrong with the checkpoint at `path`, called `name`, or what was published, as one line.
-    pub fn publish_in_words(&self, path: &Path, name: &Path) -> String {
-        match self.publish(path) {
-            Ok(outcome) => sentence(&outcome.release),
-            Err(error) => format!("not published: {}: {error:#}", name.display()),
-        }
-    }
-
     /// Checks a checkpoint and publishes it.
     pub fn publish(&self, checkpoint: &Path) -> Result<Outcome> {
         let (registry, model) = (&self.registry, self.model);
