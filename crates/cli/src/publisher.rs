@@ -6,17 +6,18 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow};
-use campanile_data::{Dataset, Prepared};
+use campanile_data::{Dataset, Prepared, Transforms};
 use campanile_spec::config::{Job, Publish};
 use campanile_tables::{Registry, checkpoint, registry::Shape};
 
 use crate::command::{
-    gate::{HeldBack, HoldOut, Margins},
+    gate::{Examples, HeldBack, HoldOut, Margins},
     publish::{Desk, sentence},
 };
 
@@ -24,10 +25,10 @@ use crate::command::{
 pub struct Publisher {
     registry: PathBuf,
     settings: Publish,
-    hold_out: Option<Dataset>,
+    hold_out: Option<(Dataset, Arc<Transforms>)>,
     /// On a stream: where the examples are that come after a checkpoint, and how many the gate looks at.
     #[cfg(feature = "live")]
-    recent: Option<(campanile_live::recent::Recent, u64)>,
+    recent: Option<(campanile_live::recent::Recent, u64, Arc<Transforms>)>,
     /// The step and time of the last one that was begun.
     last: Option<(u64, Instant)>,
     under_way: Option<JoinHandle<Result<String>>>,
@@ -43,6 +44,7 @@ impl Publisher {
         let settings = job.process.publish.clone();
         let registry = settings.registry.clone()?;
         let hold_out = prepared.valid.clone().filter(|_| settings.gate_rows > 0);
+        let hold_out = hold_out.map(|rows| (rows, Arc::new(prepared.transforms.clone())));
         Some(Publisher {
             registry,
             settings,
@@ -67,7 +69,8 @@ impl Publisher {
         let between = job.process.checkpoint_every_steps.saturating_mul(job.run.batch_size as u64);
         let rows = job.process.publish.gate_rows.min(if between > 0 { between } else { u64::MAX });
         let publisher = Publisher::of(job, prepared)?;
-        Some(Publisher { hold_out: None, recent: (rows > 0).then_some((recent, rows)), ..publisher })
+        let recent = (rows > 0).then(|| (recent, rows, Arc::new(prepared.transforms.clone())));
+        Some(Publisher { hold_out: None, recent, ..publisher })
     }
 
     /// A checkpoint stands. Says what became of an earlier one, if that is known by now.
@@ -94,7 +97,7 @@ impl Publisher {
     /// When the last checkpoint could not be published, for another reason than the gate.
     pub fn finish(mut self, mut say: impl FnMut(&str)) -> Result<()> {
         #[cfg(feature = "live")]
-        self.recent.iter().for_each(|(recent, _)| recent.wait_no_more());
+        self.recent.iter().for_each(|(recent, ..)| recent.wait_no_more());
         let earlier = self.under_way.take();
         earlier.into_iter().for_each(|thread| say(&self.end(thread)));
         self.begin();
@@ -140,14 +143,24 @@ impl Publisher {
         let recent = self.recent.clone();
         self.under_way = Some(std::thread::spawn(move || {
             let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
-            let gate = hold_out.as_ref().map(|rows| HoldOut::Rows(rows, settings.gate_rows));
             let named = || path.display().to_string();
+            let gate = hold_out.as_ref().map(|(rows, transforms)| HoldOut {
+                examples: Examples::Rows(rows, settings.gate_rows),
+                transforms,
+            });
             #[cfg(feature = "live")]
-            let batches = recent.map(|(recent, rows)| newest(&recent, held.path(), rows)).transpose();
+            let recent = match recent {
+                Some((recent, rows, transforms)) => {
+                    Some((newest(&recent, held.path(), rows).with_context(named)?, transforms))
+                }
+                None => None,
+            };
             #[cfg(feature = "live")]
-            let batches = batches.with_context(named)?;
+            let newest = recent
+                .as_ref()
+                .map(|(batches, transforms)| HoldOut { examples: Examples::Batches(batches), transforms });
             #[cfg(feature = "live")]
-            let gate = batches.as_deref().map(HoldOut::Batches).or(gate);
+            let gate = newest.or(gate);
             let desk = Desk {
                 registry: Registry::new(&registry),
                 model: &settings.model,
@@ -179,7 +192,17 @@ mod tests {
     fn publisher(outcome: impl FnOnce() -> Result<String> + Send + 'static) -> Publisher {
         Publisher {
             registry: PathBuf::from("registry"),
-            settings: serde_json::from_str("{}").unwrap(),
+            settings: Publish {
+                registry: None,
+                model: "model".to_owned(),
+                every_steps: 0,
+                every_minutes: 0,
+                keep: 5,
+                deltas: true,
+                gate_rows: 0,
+                ne_margin: 0.0,
+                calibration_margin: 0.0,
+            },
             hold_out: None,
             #[cfg(feature = "live")]
             recent: None,
