@@ -1,34 +1,39 @@
 //! Publishing while training: a thread of its own takes checkpoints to the registry, one at a time.
 //!
-//! A run never waits for it and never fails by it: what the gate holds back or the disk refuses is told, and the
-//! next checkpoint is another try. A checkpoint that comes while one is on its way waits for the next turn.
+//! A run never waits for it: what the gate holds back or the disk refuses is told, and the next checkpoint is another
+//! try. A checkpoint that comes while one is on its way waits for the next turn. The last one has no other try: where
+//! it failed, so does the command, after the run is complete. What the gate holds back did not fail.
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use campanile_data::{Dataset, Prepared};
+use anyhow::{Context, Result, anyhow};
+use campanile_data::{Dataset, Prepared, Transforms};
 use campanile_spec::config::{Job, Publish};
 use campanile_tables::{Registry, checkpoint, registry::Shape};
 
 use crate::command::{
-    gate::{HoldOut, Margins},
-    publish::Desk,
+    gate::{Examples, HeldBack, HoldOut, Margins},
+    publish::{Desk, sentence},
 };
 
 /// Takes checkpoints to a registry.
 pub struct Publisher {
     registry: PathBuf,
     settings: Publish,
-    hold_out: Option<Dataset>,
+    hold_out: Option<(Dataset, Arc<Transforms>)>,
     /// On a stream: where the examples are that come after a checkpoint, and how many the gate looks at.
     #[cfg(feature = "live")]
-    recent: Option<(campanile_live::recent::Recent, u64)>,
+    recent: Option<(campanile_live::recent::Recent, u64, Arc<Transforms>)>,
     /// The step and time of the last one that was begun.
     last: Option<(u64, Instant)>,
-    under_way: Option<JoinHandle<String>>,
+    under_way: Option<JoinHandle<Result<String>>>,
+    /// Why the last one that ended failed.
+    failure: Option<anyhow::Error>,
     /// The newest checkpoint, if it is not published yet.
     waiting: Option<(u64, PathBuf)>,
 }
@@ -39,6 +44,7 @@ impl Publisher {
         let settings = job.process.publish.clone();
         let registry = settings.registry.clone()?;
         let hold_out = prepared.valid.clone().filter(|_| settings.gate_rows > 0);
+        let hold_out = hold_out.map(|rows| (rows, Arc::new(prepared.transforms.clone())));
         Some(Publisher {
             registry,
             settings,
@@ -47,6 +53,7 @@ impl Publisher {
             recent: None,
             last: None,
             under_way: None,
+            failure: None,
             waiting: None,
         })
     }
@@ -62,12 +69,14 @@ impl Publisher {
         let between = job.process.checkpoint_every_steps.saturating_mul(job.run.batch_size as u64);
         let rows = job.process.publish.gate_rows.min(if between > 0 { between } else { u64::MAX });
         let publisher = Publisher::of(job, prepared)?;
-        Some(Publisher { hold_out: None, recent: (rows > 0).then_some((recent, rows)), ..publisher })
+        let recent = (rows > 0).then(|| (recent, rows, Arc::new(prepared.transforms.clone())));
+        Some(Publisher { hold_out: None, recent, ..publisher })
     }
 
     /// A checkpoint stands. Says what became of an earlier one, if that is known by now.
     pub fn checkpoint(&mut self, step: u64, path: &Path) -> Option<String> {
-        let said = self.under_way.take_if(|thread| thread.is_finished()).map(told);
+        let ended = self.under_way.take_if(|thread| thread.is_finished());
+        let said = ended.map(|thread| self.end(thread));
         if self.last.is_some_and(|(last_step, _)| last_step == step) {
             return said;
         }
@@ -83,13 +92,44 @@ impl Publisher {
     }
 
     /// Waits for the one under way and publishes the last checkpoint; says what became of both.
-    pub fn finish(mut self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// When the last checkpoint could not be published, for another reason than the gate.
+    pub fn finish(mut self, mut say: impl FnMut(&str)) -> Result<()> {
         #[cfg(feature = "live")]
-        self.recent.iter().for_each(|(recent, _)| recent.wait_no_more());
-        let mut said: Vec<String> = self.under_way.take().map(told).into_iter().collect();
+        self.recent.iter().for_each(|(recent, ..)| recent.wait_no_more());
+        let earlier = self.under_way.take();
+        earlier.into_iter().for_each(|thread| say(&self.end(thread)));
         self.begin();
-        said.extend(self.under_way.take().map(told));
-        said
+        let last = self.under_way.take();
+        last.into_iter().for_each(|thread| say(&self.end(thread)));
+        match self.failure {
+            None => Ok(()),
+            Some(error) => Err(error.context(format!(
+                "the last checkpoint was not published to {} (the run is complete; `campanile publish` tries again)",
+                self.registry.display()
+            ))),
+        }
+    }
+
+    /// What became of a checkpoint, in words.
+    fn end(&mut self, thread: JoinHandle<Result<String>>) -> String {
+        let outcome = thread.join().unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Err(anyhow!("the publisher stopped on an internal error: {text}"))
+        });
+        match outcome {
+            Ok(line) => {
+                self.failure = None;
+                line
+            }
+            Err(error) => {
+                let line = format!("not published: {error:#}");
+                self.failure = (!error.is::<HeldBack>()).then_some(error);
+                line
+            }
+        }
     }
 
     fn begin(&mut self) {
@@ -103,14 +143,24 @@ impl Publisher {
         let recent = self.recent.clone();
         self.under_way = Some(std::thread::spawn(move || {
             let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
-            let gate = hold_out.as_ref().map(|rows| HoldOut::Rows(rows, settings.gate_rows));
+            let named = || path.display().to_string();
+            let gate = hold_out.as_ref().map(|(rows, transforms)| HoldOut {
+                examples: Examples::Rows(rows, settings.gate_rows),
+                transforms,
+            });
             #[cfg(feature = "live")]
-            let batches = match recent.map(|(recent, rows)| newest(&recent, held.path(), rows)).transpose() {
-                Ok(batches) => batches,
-                Err(error) => return format!("not published: {}: {error:#}", path.display()),
+            let recent = match recent {
+                Some((recent, rows, transforms)) => {
+                    Some((newest(&recent, held.path(), rows).with_context(named)?, transforms))
+                }
+                None => None,
             };
             #[cfg(feature = "live")]
-            let gate = batches.as_deref().map(HoldOut::Batches).or(gate);
+            let newest = recent
+                .as_ref()
+                .map(|(batches, transforms)| HoldOut { examples: Examples::Batches(batches), transforms });
+            #[cfg(feature = "live")]
+            let gate = newest.or(gate);
             let desk = Desk {
                 registry: Registry::new(&registry),
                 model: &settings.model,
@@ -118,7 +168,7 @@ impl Publisher {
                 keep: settings.keep,
                 shape: if settings.deltas { Shape::Smallest } else { Shape::Whole },
             };
-            desk.publish_in_words(held.path(), &path)
+            desk.publish(held.path()).map(|outcome| sentence(&outcome.release)).with_context(named)
         }));
     }
 }
@@ -129,12 +179,57 @@ fn newest(
     recent: &campanile_live::recent::Recent,
     path: &Path,
     rows: u64,
-) -> anyhow::Result<Vec<campanile_spec::Batch>> {
+) -> Result<Vec<campanile_spec::Batch>> {
     let manifest = checkpoint::Checkpoint::open(path)?.manifest().clone();
     let next = manifest.cursor["next"].as_u64().unwrap_or(0);
     Ok(recent.after(next, rows)?)
 }
 
-fn told(thread: JoinHandle<String>) -> String {
-    thread.join().unwrap_or_else(|_| "not published: the publisher stopped on an internal error".to_owned())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publisher(outcome: impl FnOnce() -> Result<String> + Send + 'static) -> Publisher {
+        Publisher {
+            registry: PathBuf::from("registry"),
+            settings: Publish {
+                registry: None,
+                model: "model".to_owned(),
+                every_steps: 0,
+                every_minutes: 0,
+                keep: 5,
+                deltas: true,
+                gate_rows: 0,
+                ne_margin: 0.0,
+                calibration_margin: 0.0,
+            },
+            hold_out: None,
+            #[cfg(feature = "live")]
+            recent: None,
+            last: Some((7, Instant::now())),
+            under_way: Some(std::thread::spawn(outcome)),
+            failure: None,
+            waiting: None,
+        }
+    }
+
+    #[test]
+    fn a_publisher_that_died_is_a_failure_that_names_why() {
+        let mut said = Vec::new();
+        let dead = publisher(|| panic!("one feature too many"));
+        let error = dead.finish(|line| said.push(line.to_owned())).unwrap_err();
+        assert!(format!("{error:#}").contains("internal error: one feature too many"), "{error:#}");
+        assert!(said[0].starts_with("not published: the publisher stopped"), "{said:?}");
+    }
+
+    #[test]
+    fn a_failure_counts_however_early_it_was_told() {
+        let mut failed = publisher(|| Err(anyhow!("no space")));
+        while !failed.under_way.as_ref().is_none_or(JoinHandle::is_finished) {
+            std::thread::yield_now();
+        }
+        // The end of the run tells of the checkpoint of the same step again.
+        assert_eq!(failed.checkpoint(7, Path::new("step-7")).as_deref(), Some("not published: no space"));
+        assert!(failed.finish(|_| ()).is_err());
+    }
 }

@@ -125,3 +125,94 @@ fn training_publishes_by_itself() {
     let again = desk.fine("inspect registry");
     assert!(again.contains("step        59"), "{again}");
 }
+
+#[test]
+fn training_fails_when_its_last_checkpoint_could_not_be_published() {
+    let desk = Desk::new();
+    let path = desk.path("poor.toml");
+    let job = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{job}\n[process.publish]\nregistry = \"registry\"\n")).unwrap();
+    // No registry can be made where a file is.
+    std::fs::write(desk.path("registry"), "a file").unwrap();
+    let refused = desk.refused("train poor.toml --threads 1 --quiet --report report.json");
+    assert!(refused.contains("the last checkpoint was not published to"), "{refused}");
+    assert!(refused.contains("step-000000000002") && refused.contains("registry"), "{refused}");
+    // The training itself is whole: its report stands, and publishing again is all that is left to do.
+    assert_eq!(desk.report()["steps"], 2);
+    std::fs::remove_file(desk.path("registry")).unwrap();
+    desk.fine("publish poor.toml --registry registry --model model");
+}
+
+/// Two days of a CSV with a vocabulary; the second has other ids, and `wide` reads a column more.
+#[test]
+fn what_was_trained_with_other_transforms_is_refused_by_name() {
+    let desk = Desk::new();
+    for (day, first) in [("monday", 0), ("tuesday", 3)] {
+        let rows = (0..600).map(|row| format!("{},u{},i{}\n", row % 3 / 2, first + row % 7, row % 5));
+        let text: String = std::iter::once("click,user,item\n".to_owned()).chain(rows).collect();
+        std::fs::write(desk.path(&format!("{day}.csv")), text).unwrap();
+    }
+    let item = "[[run.data.sparse]]\nname = \"item\"\nmap = \"hash\"\nrows = 20\n";
+    for (name, day, more) in [("monday", "monday", ""), ("tuesday", "tuesday", ""), ("wide", "monday", item)]
+    {
+        let job = format!(
+            r#"
+[run]
+batch_size = 64
+[run.data]
+kind = "csv"
+split = {{ kind = "by_row", valid = 0.2, test = 0.0 }}
+[[run.data.label]]
+name = "click"
+[[run.data.sparse]]
+name = "user"
+map = {{ kind = "vocabulary", min_count = 1 }}
+rows = 40
+{more}[run.tables]
+dim = 4
+[run.model]
+kind = "mlp"
+hidden = [4]
+[run.sparse]
+optimizer = "rowwise_adagrad"
+learning_rate = 0.05
+[run.dense]
+optimizer = "adam"
+learning_rate = 0.01
+[process]
+threads = 1
+cache_dir = "cache"
+output_dir = "{name}"
+[process.data]
+train = ["{day}.csv"]
+"#
+        );
+        std::fs::write(desk.path(&format!("{name}.toml")), job).unwrap();
+        desk.fine(&format!("train {name}.toml --quiet"));
+    }
+    let publish = "publish --registry registry --model ranker";
+    desk.fine(&format!("{publish} monday.toml"));
+    // The gate: the current version has another vocabulary, or a column less.
+    let said = desk.refused(&format!("{publish} tuesday.toml"));
+    assert!(said.contains("version 1 of `ranker`") && said.contains("`user`: another vocabulary"), "{said}");
+    let said = desk.refused(&format!("{publish} wide.toml"));
+    assert!(said.contains("`item`: only in the second") && said.contains("--no-gate"), "{said}");
+    // The candidate itself, where it is not the job's.
+    let said =
+        desk.refused("publish --registry new --model ranker monday.toml --checkpoint wide/checkpoints");
+    assert!(said.contains("the candidate") && said.contains("`item`: only in the first"), "{said}");
+    // The evaluation.
+    let said = desk.refused("eval tuesday.toml --split valid --checkpoint monday/checkpoints");
+    assert!(
+        said.contains("`user`: another vocabulary") && said.contains("the job that trained it"),
+        "{said}"
+    );
+    desk.fine("eval monday.toml --split valid");
+    // While training: told, and a failure.
+    let path = desk.path("wide.toml");
+    let job = std::fs::read_to_string(&path).unwrap();
+    let own = "[process.publish]\nregistry = \"registry\"\nmodel = \"ranker\"\n";
+    std::fs::write(&path, format!("{job}{own}")).unwrap();
+    let said = desk.refused("train wide.toml --quiet --fresh");
+    assert!(said.contains("was not published") && said.contains("`item`: only in the second"), "{said}");
+}

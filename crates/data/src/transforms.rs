@@ -6,6 +6,7 @@
 //! Invariant: [`Transforms::dense`] and [`Transforms::row`] are functions of the stored state alone, so equal
 //! [fingerprints](Transforms::fingerprint) mean equal inputs to the model.
 
+mod difference;
 mod stored;
 mod vocabulary;
 

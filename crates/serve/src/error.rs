@@ -71,6 +71,17 @@ pub enum SnapshotError {
         /// What the checkpoint names.
         wanted: String,
     },
+    /// What should name the transforms is no fingerprint.
+    #[error(
+        "{}: `extra.transforms` is {found:?}, which is no fingerprint (letters and digits alone); take the checkpoint \
+         from where it was written", path.display()
+    )]
+    NoFingerprint {
+        /// The manifest.
+        path: PathBuf,
+        /// What stands there, cut.
+        found: String,
+    },
     /// Columns and features do not go together.
     #[error("{}: the transforms have column `{column}` where the model has feature `{feature}`", path.display())]
     Columns {

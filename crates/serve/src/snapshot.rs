@@ -154,6 +154,15 @@ impl Snapshot {
         job_in(&Checkpoint::open(path)?)
     }
 
+    /// The transforms that a checkpoint was trained with.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be opened, or its transforms are gone or others.
+    pub fn transforms_of(path: &Path) -> Result<Transforms, SnapshotError> {
+        let checkpoint = Checkpoint::open(path)?;
+        transforms_of(path, &job_in(&checkpoint)?, checkpoint.manifest())
+    }
+
     /// The version of a model in a registry, whole or put together from a whole one and its deltas. Where
     /// `present` is among the versions below it, only what came after is read.
     ///
@@ -325,8 +334,7 @@ fn job_in(checkpoint: &Checkpoint) -> Result<Job, SnapshotError> {
 fn transforms_of(path: &Path, job: &Job, manifest: &Manifest) -> Result<Transforms, SnapshotError> {
     let wanted = manifest.extra["transforms"].as_str();
     let own = path.join(TRANSFORMS_FILE);
-    let beside: Option<PathBuf> =
-        wanted.and_then(|fingerprint| Some(path.parent()?.join(Transforms::file_name(fingerprint))));
+    let beside = wanted.map(|fingerprint| beside(path, fingerprint)).transpose()?.flatten();
     let found = [Some(own.clone()), beside].into_iter().flatten().find(|file| file.exists());
     let (transforms, from) = match found {
         Some(file) => (Transforms::load(&file)?, file),
@@ -342,6 +350,16 @@ fn transforms_of(path: &Path, job: &Job, manifest: &Manifest) -> Result<Transfor
         }
         _ => Ok(transforms),
     }
+}
+
+/// The file with these transforms beside a checkpoint. A fingerprint becomes part of its name, so it is checked:
+/// whoever wrote the manifest must not choose the directory.
+fn beside(checkpoint: &Path, fingerprint: &str) -> Result<Option<PathBuf>, SnapshotError> {
+    if !fingerprint.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        let found = fingerprint.chars().take(80).collect();
+        return Err(SnapshotError::NoFingerprint { path: checkpoint.join("manifest.json"), found });
+    }
+    Ok(checkpoint.parent().map(|folder| folder.join(Transforms::file_name(fingerprint))))
 }
 
 fn check_columns(path: &Path, transforms: &Transforms, model: &ModelSpec) -> Result<(), SnapshotError> {
@@ -365,4 +383,20 @@ fn dense_layout(network: &Network) -> DenseLayout {
     let entry =
         |parameter: &Parameter| TensorEntry { name: parameter.name.clone(), shape: parameter.shape.clone() };
     DenseLayout { kind: DenseKind::Weights, tensors: network.parameters().iter().map(entry).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_does_not_choose_where_transforms_are_read() {
+        let checkpoint = Path::new("run/step-1");
+        let file = beside(checkpoint, "00ff").unwrap();
+        assert_eq!(file, Some(PathBuf::from("run/transforms-00ff.bin")));
+        for text in ["/../../elsewhere", "..", "a/b", "a\0"] {
+            let error = beside(checkpoint, text).unwrap_err().to_string();
+            assert!(error.contains("manifest.json: `extra.transforms` is"), "{error}");
+        }
+    }
 }

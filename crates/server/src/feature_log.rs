@@ -15,6 +15,7 @@ mod segments;
 
 use std::{
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -116,6 +117,9 @@ impl FeatureLog {
             true => Err(TrySendError::Full(record)),
             false => sender.try_send(record),
         };
+        if let Err(TrySendError::Disconnected(_)) = &sent {
+            lose(&self.shared, 0, &io::Error::other("its writer has stopped; start the server again"));
+        }
         if sent.is_err() {
             self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +164,9 @@ fn write_all(records: &Receiver<Record>, mut sink: Box<dyn Sink>, shared: &Share
         let (mut gathered, mut bytes, mut next) = (0, 0, Some(first));
         while let Some(record) = next {
             bytes += record.bytes();
-            match sink.append(&record) {
+            // A panic over one record is that record's problem: this thread is the only one that writes.
+            let appended = catch_unwind(AssertUnwindSafe(|| sink.append(&record)));
+            match appended.unwrap_or_else(|_| Err(io::Error::other("an internal error in one record"))) {
                 Ok(()) => gathered += 1,
                 Err(error) => lose(shared, 1, &error),
             }

@@ -1,15 +1,18 @@
 //! `campanile eval`: a checkpoint judged on a split.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use campanile_data::Transforms;
+use campanile_serve::Snapshot;
 use campanile_spec::config::Job;
+use campanile_tables::checkpoint::Checkpoint;
 use campanile_train::{resume, run::judge};
 use serde_json::json;
 
 use crate::{
     args::{EvalArguments, SplitName},
-    command::{inspect::newest_checkpoint, prep, write_report},
+    command::{gate::check_transforms, inspect::newest_checkpoint, prep, write_report},
     format, job_file,
     place::Place,
     scores_table::scores_table,
@@ -28,6 +31,7 @@ pub fn run(arguments: &EvalArguments, place: &Place) -> Result<()> {
     let Some(dataset) = dataset else {
         bail!("the job has no {name} split; see [run.data.split], or choose another with --split");
     };
+    place.together(check(&found, &prepared.transforms))?;
     let scores = judge(&job, &prepared, dataset, place.ranks(&job)?, &found)?;
     if !place.is_first() {
         return Ok(());
@@ -44,6 +48,18 @@ pub fn run(arguments: &EvalArguments, place: &Place) -> Result<()> {
             "evaluation": { name: { "tasks": scores } },
         }),
     )
+}
+
+/// Fails where the checkpoint was trained with other transforms than the job's.
+fn check(checkpoint: &Path, rows: &Transforms) -> Result<()> {
+    let trained_with = Checkpoint::open(checkpoint)?.manifest().extra["transforms"].clone();
+    if trained_with.is_null() || trained_with.as_str() == Some(&rows.fingerprint()) {
+        return Ok(());
+    }
+    let own = Snapshot::transforms_of(checkpoint)
+        .context("the checkpoint was trained with other transforms than the job's")?;
+    let advice = "name the job that trained it, with the same columns and training files";
+    check_transforms(&own, rows, advice).with_context(|| checkpoint.display().to_string())
 }
 
 /// The job with what the flags change, and the checkpoint to judge.

@@ -1,7 +1,9 @@
 //! The gate before a registry: a candidate must not be worse on a hold-out than what is served now.
 
+use std::{error, fmt};
+
 use anyhow::{Context, Result, bail};
-use campanile_data::Dataset;
+use campanile_data::{Dataset, Transforms};
 use campanile_serve::{Request, Scorer, Scores, Snapshot};
 use campanile_spec::Batch;
 use campanile_train::{
@@ -21,8 +23,28 @@ pub struct Margins {
     pub calibration: f64,
 }
 
+/// A candidate was judged and is worse: the gate did its work, which is no failure of publishing.
+#[derive(Debug)]
+pub struct HeldBack(String);
+
+impl fmt::Display for HeldBack {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the gate holds it back: {}", self.0)
+    }
+}
+
+impl error::Error for HeldBack {}
+
 /// What versions are judged on; nobody was trained on it.
-pub enum HoldOut<'a> {
+pub struct HoldOut<'a> {
+    /// The examples.
+    pub examples: Examples<'a>,
+    /// What made model inputs of them.
+    pub transforms: &'a Transforms,
+}
+
+/// The examples of a hold-out.
+pub enum Examples<'a> {
     /// The first rows of a data set; 0 means all.
     Rows(&'a Dataset, u64),
     /// Examples of a stream that came after the checkpoint.
@@ -30,11 +52,36 @@ pub enum HoldOut<'a> {
     Batches(&'a [Batch]),
 }
 
+/// Columns that differ which are named; the rest is counted.
+const NAMED_MAX: usize = 5;
+
+/// Fails where a model was trained with other transforms than the rows it is to be judged on were prepared with: the
+/// rows of its tables would be other ids' rows, and every number wrong.
+pub fn check_transforms(model: &Transforms, rows: &Transforms, advice: &str) -> Result<()> {
+    let mut columns = model.difference(rows);
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let more = columns.len().saturating_sub(NAMED_MAX);
+    columns.truncate(NAMED_MAX);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    bail!(
+        "the model (first) was trained with other transforms than these rows (second) were prepared with, so its scores \
+         would mean nothing: {}{more}; {advice}",
+        columns.join("; ")
+    );
+}
+
 /// The metrics of a snapshot on a hold-out.
 pub fn judge(snapshot: &Snapshot, hold_out: &HoldOut<'_>) -> Result<Vec<TaskScores>> {
+    check_transforms(
+        snapshot.inputs().transforms(),
+        hold_out.transforms,
+        "prepare the data with the same transforms, or publish without the gate (`--no-gate`, `gate_rows = 0`)",
+    )?;
     let mut judge = Judge::of(snapshot);
-    match *hold_out {
-        HoldOut::Rows(dataset, rows) => {
+    match hold_out.examples {
+        Examples::Rows(dataset, rows) => {
             let rows = if rows == 0 { dataset.row_count() } else { rows.min(dataset.row_count()) };
             let (mut reader, mut batch) = (dataset.reader()?, Batch::default());
             for start in (0..rows).step_by(ROWS_AT_ONCE as usize) {
@@ -42,7 +89,7 @@ pub fn judge(snapshot: &Snapshot, hold_out: &HoldOut<'_>) -> Result<Vec<TaskScor
                 judge.look(&batch).with_context(|| format!("rows {start} and on of the hold-out"))?;
             }
         }
-        HoldOut::Batches(batches) => {
+        Examples::Batches(batches) => {
             batches.iter().try_for_each(|batch| judge.look(batch)).context("the newest examples")?;
         }
     }
@@ -121,7 +168,7 @@ pub fn compare(candidate: &[TaskScores], current: Option<&[TaskScores]>, margins
         }
     }
     if !reasons.is_empty() {
-        bail!("the gate holds it back: {}", reasons.join("; "));
+        return Err(HeldBack(reasons.join("; ")).into());
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use campanile_data::{Dataset, Prepared};
+use campanile_data::{Dataset, Prepared, Transforms};
 use campanile_serve::{Options, Snapshot};
 use campanile_spec::config::Job;
 use campanile_tables::{
@@ -103,6 +103,7 @@ pub fn sentence(release: &Release) -> String {
 /// The data of the gate.
 struct HoldOut {
     dataset: Dataset,
+    transforms: Transforms,
     margins: Margins,
     rows: u64,
 }
@@ -117,7 +118,7 @@ impl HoldOut {
             Some(job) => job,
             None => Snapshot::job_of(checkpoint)?,
         };
-        let Prepared { train, valid, test, .. } = prep::prepared(&job, false)?;
+        let Prepared { train, valid, test, transforms, .. } = prep::prepared(&job, false)?;
         let (name, dataset) = match arguments.split {
             SplitName::Train => ("train", Some(train)),
             SplitName::Valid => ("valid", valid),
@@ -127,23 +128,16 @@ impl HoldOut {
             bail!("the job has no {name} split for the gate; choose another with --split, or pass --no-gate");
         };
         let margins = Margins { ne: arguments.ne_margin, calibration: arguments.calibration_margin };
-        Ok(Some(HoldOut { dataset, margins, rows: arguments.rows }))
+        Ok(Some(HoldOut { dataset, transforms, margins, rows: arguments.rows }))
     }
 
     fn gate(&self) -> (Margins, gate::HoldOut<'_>) {
-        (self.margins, gate::HoldOut::Rows(&self.dataset, self.rows))
+        let examples = gate::Examples::Rows(&self.dataset, self.rows);
+        (self.margins, gate::HoldOut { examples, transforms: &self.transforms })
     }
 }
 
 impl Desk<'_> {
-    /// What went wrong with the checkpoint at `path`, called `name`, or what was published, as one line.
-    pub fn publish_in_words(&self, path: &Path, name: &Path) -> String {
-        match self.publish(path) {
-            Ok(outcome) => sentence(&outcome.release),
-            Err(error) => format!("not published: {}: {error:#}", name.display()),
-        }
-    }
-
     /// Checks a checkpoint and publishes it.
     pub fn publish(&self, checkpoint: &Path) -> Result<Outcome> {
         let (registry, model) = (&self.registry, self.model);
@@ -153,9 +147,11 @@ impl Desk<'_> {
         if let Some((margins, hold_out)) = &self.gate {
             if let Some(number) = registry.current(model)? {
                 let current = Snapshot::of_registry(registry, model, number, None, &Options::default())?;
-                judged.push(("current", gate::judge(&current, hold_out)?));
+                let scores = gate::judge(&current, hold_out);
+                let named = || format!("version {number} of `{model}`, the current one, cannot be compared");
+                judged.push(("current", scores.with_context(named)?));
             }
-            let scores = gate::judge(&candidate, hold_out)?;
+            let scores = gate::judge(&candidate, hold_out).context("the candidate")?;
             let before = judged.first().map(|(_, scores)| &scores[..]);
             gate::compare(&scores, before, *margins)?;
             judged.push(("candidate", scores));

@@ -46,11 +46,12 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     if !place.is_first() {
         return Ok(());
     }
-    for line in watcher.publisher.take().map(Publisher::finish).unwrap_or_default() {
+    let say = |line: &str| {
         if !arguments.quiet || line.starts_with("not published") {
             println!("{line}");
         }
-    }
+    };
+    let published = watcher.publisher.take().map_or(Ok(()), |publisher| publisher.finish(say));
     if !arguments.quiet {
         print_summary(&summary, &job, &arguments.job);
     }
@@ -77,7 +78,8 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
             },
             "checkpoint": summary.checkpoint,
         }),
-    )
+    )?;
+    published
 }
 
 /// The job's data; where it trains on a stream and has no files, only its transforms.

@@ -143,3 +143,32 @@ proptest! {
         prop_assert_eq!(vocabulary.row(other), want);
     }
 }
+
+#[test]
+fn columns_that_are_read_otherwise_are_named() {
+    let column =
+        |name: &str, row_count| SparseColumn { name: name.to_owned(), ..sparse(IdMap::Direct, row_count) };
+    let before = build(vec![dense(vec![])], vec![column("user", 5), column("item", 5)]).unwrap();
+    assert!(before.difference(&before.clone()).is_empty());
+    let turned = build(vec![dense(vec![])], vec![column("item", 5), column("user", 5)]).unwrap();
+    assert_eq!(
+        before.difference(&turned),
+        ["`user`: another place in the order", "`item`: another place in the order"]
+    );
+    let more =
+        build(vec![dense(vec![DenseTransform::Log1p])], vec![column("user", 6), column("ad", 5)]).unwrap();
+    assert_eq!(
+        before.difference(&more),
+        [
+            "`price`: other transforms",
+            "`user`: other transforms",
+            "`item`: only in the first",
+            "`ad`: only in the second"
+        ]
+    );
+    let standard =
+        |mean| Measured { standards: vec![Some(Standard { mean, deviation: 1.0 })], vocabularies: vec![] };
+    let plain = build(vec![dense(vec![DenseTransform::Standardise])], vec![]).unwrap();
+    let [one, two] = [1.0, 2.0].map(|mean| plain.with_measured(standard(mean)).unwrap());
+    assert_eq!(one.difference(&two), ["`price`: another mean or deviation"]);
+}

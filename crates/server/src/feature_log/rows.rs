@@ -196,9 +196,11 @@ impl Record {
         let raws = self.raws(tensor)?;
         if let Some(lengths) = self.input(&format!("{}.lengths", tensor.name())) {
             let lengths = lengths.integers().map_err(|source| self.unreadable(source))?;
-            let mut starts = vec![0];
+            let mut starts = vec![0usize];
             for length in lengths {
-                starts.push(starts[starts.len() - 1] + usize::try_from(length).unwrap_or(usize::MAX / 2));
+                let before = starts[starts.len() - 1];
+                let end = usize::try_from(length).ok().and_then(|length| before.checked_add(length));
+                starts.push(end.filter(|&end| end <= raws.len()).ok_or_else(|| self.misfit(tensor))?);
             }
             return self.fitting(tensor, Column { raws, starts, is_list: true });
         }
@@ -337,6 +339,9 @@ mod tests {
         assert!(said(vec![longs("user.rows", &[2], &[1, 2])]).contains("`user.rows`, which is already"));
         assert!(said(vec![longs("prepared_rows", &[1, 2], &[1, 2])]).contains("already transformed"));
         assert!(said(vec![longs("user", &[3], &[1, 2, 3])]).contains("does not fit 2 samples"));
+        // Lengths that wrap around to the right sum.
+        let lengths = longs("log.x.lengths", &[3], &[-1, -1, 5]);
+        assert!(said(vec![longs("log.x", &[3], &[1, 2, 3]), lengths]).contains("does not fit 2 samples"));
         // A missing column is a missing value; nobody can claim a column that every row has.
         let rows = record(vec![longs("log.request", &[2], &[1, 2])]).rows().unwrap();
         assert_eq!(rows.columns.iter().filter(|name| *name == "request").count(), 1);

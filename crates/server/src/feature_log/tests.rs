@@ -169,3 +169,26 @@ proptest! {
         let _ = Record::decode(Bytes::from(bytes));
     }
 }
+
+/// A sink that panics over its first record.
+struct Panics(u64);
+
+impl Sink for Panics {
+    fn append(&mut self, _: &Record) -> io::Result<()> {
+        self.0 += 1;
+        assert!(self.0 > 1, "the first");
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_panic_over_one_record_loses_that_record_alone() {
+    let mut log = FeatureLog::start(Box::new(Panics(0)), 1.0).unwrap();
+    (0..3).for_each(|number| log.offer(record(number)));
+    log.finish();
+    assert_eq!(log.counts(), LogCounts { written: 2, dropped: 1 });
+}

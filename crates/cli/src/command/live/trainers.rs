@@ -38,9 +38,8 @@ pub fn train(live: &Loop, place: usize) -> Result<()> {
             quiet: live.quiet,
         };
         train_on_stream(job, &prepared, &examples, Ranks::threads_for(job)?, &mut watcher)?;
-        let said = watcher.publisher.take().map(Publisher::finish).unwrap_or_default();
-        said.iter().for_each(|line| watcher.say(line));
-        Ok(())
+        let publisher = watcher.publisher.take();
+        publisher.map_or(Ok(()), |publisher| publisher.finish(|line| watcher.say(line)))
     };
     trained().with_context(|| format!("`{name}`"))
 }
