@@ -88,6 +88,7 @@ impl Examples {
 
 impl Stream for Examples {
     fn source(&self, feed: Feed, first_step: u64, mark: Mark) -> Result<Box<dyn Source>, TrainError> {
+        check_cursor(&*self.log, mark)?;
         if feed.rank == 0 {
             self.front.say(|said| *said = Said { confirmed: first_step, ..Said::default() });
             self.front.position.store(mark.next, Ordering::Relaxed);
@@ -110,6 +111,22 @@ impl Stream for Examples {
             mark,
         }))
     }
+}
+
+/// A cursor past the end of the log would pass over whatever comes there: the log lost records, or is another one. A broker
+/// that is away is waited for when examples are read.
+fn check_cursor(log: &dyn Log, mark: Mark) -> Result<(), TrainError> {
+    let end = match log.range(EXAMPLES, 0) {
+        Err(LogError::Remote { .. }) => return Ok(()),
+        range => range.map_err(|error| TrainError::Stream(error.to_string()))?.end,
+    };
+    if mark.next > end {
+        let next = mark.next;
+        return Err(TrainError::Stream(format!(
+            "the checkpoint was trained on records of topic `{EXAMPLES}` up to {next}, and the log ends at {end}: it lost records, or is another log; name the log that the run began with, or begin anew with another output_dir"
+        )));
+    }
+    Ok(())
 }
 
 /// What rank 0 has said to the others.
@@ -426,5 +443,25 @@ impl ExampleSource {
         };
         self.task_places = self.tasks.iter().map(place).collect::<Result<_, _>>()?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_stream::{
+        log::{DirectoryLog, TopicOptions},
+        topics,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_cursor_past_the_end_of_the_log_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        let log = DirectoryLog::open(home.path()).unwrap();
+        topics::create(&log, TopicOptions::default()).unwrap();
+        assert!(check_cursor(&log, Mark { next: 0, time_ms: 0 }).is_ok());
+        let said = check_cursor(&log, Mark { next: 5, time_ms: 0 }).unwrap_err().to_string();
+        assert!(said.contains("up to 5, and the log ends at 0"), "{said}");
     }
 }
