@@ -337,3 +337,15 @@ fn small_case() -> Case {
         follow: None,
     }
 }
+
+/// A model of numbers alone has no tables to share out, and trains on any number of ranks all the same.
+#[test]
+fn a_model_without_ids_has_the_bits_of_the_oracle_on_any_number_of_ranks() {
+    let case = Case { features: vec![], tables: vec![], network: 5, ..small_case() };
+    let run = run_of(&case);
+    let want = oracle(&case, &run);
+    for ranks in [1, 2, 4, 8] {
+        let found = engine(&case, &run, &Plan::balanced(&run.model, ranks), case.chunks);
+        compare(&found, &want, &format!("{ranks} ranks"));
+    }
+}
