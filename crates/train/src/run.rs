@@ -119,7 +119,9 @@ pub fn train_by(
     let observer = Mutex::new(observer);
     let tell = |event: &Event<'_>| observer.lock().unwrap_or_else(PoisonError::into_inner).observe(event);
     let wish = || observer.lock().unwrap_or_else(PoisonError::into_inner).wish();
-    ranks.run(|comm, pulse| Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell, wish: &wish }.run())
+    ranks.run(|comm, pulse| {
+        Trainer { comm, pulse, job, prepared, plan, stream: None, tell: &tell, wish: &wish }.run()
+    })
 }
 
 /// A job whose tables follow a teacher must have a teacher's embeddings in its data.
