@@ -140,6 +140,26 @@ pub enum DataError {
         /// What is there.
         found: String,
     },
+    /// A header names a needed column more than once.
+    #[error("{path}: the header has column `{column}` {count} times; rename or drop all but one")]
+    DuplicateColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// How often it is there.
+        count: usize,
+    },
+    /// A quoted cell that the file ends in: every line from there on would be lost in it.
+    #[error(
+        "{path}: the quote that opens in line {line} is never closed; close it, or double a quote that is part of a quoted cell"
+    )]
+    UnclosedQuote {
+        /// The file.
+        path: PathBuf,
+        /// The line of the opening quote, from 1.
+        line: u64,
+    },
     /// A column's type cannot play its role.
     #[error("{path}: column `{column}` is {found}, which cannot be used as {role}; {wanted}")]
     ColumnType {

@@ -75,6 +75,11 @@ fn place_columns(names: &[String], slots: &[Slot], path: &Path) -> Result<Vec<Op
                 found,
             });
         };
+        let count = names.iter().filter(|name| **name == wanted.name).count();
+        if count > 1 {
+            let column = wanted.name.clone();
+            return Err(DataError::DuplicateColumn { path: path.to_path_buf(), column, count });
+        }
         slot_of[column] = Some(slot);
     }
     Ok(slot_of)
@@ -168,6 +173,20 @@ pub(crate) fn cut(bytes: &[u8], delimiter: u8, quotes: bool) -> usize {
         }
     }
     line_end(&bytes[at..]).map_or(last, |end| at + end)
+}
+
+/// Where a quote opens that `bytes` never closes.
+pub(crate) fn unclosed_quote(bytes: &[u8], delimiter: u8) -> Option<usize> {
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'"', bytes.get(at..)?) {
+        let quote = at + found;
+        let opens = quote == 0 || bytes[quote - 1] == delimiter || bytes[quote - 1] == b'\n';
+        at = if opens { scan::after_quoted(bytes, quote) } else { quote + 1 };
+        if at > bytes.len() {
+            return Some(quote);
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -89,7 +89,8 @@ impl<'a> Raw<'a> {
             Raw::Missing => Ok(None),
             Raw::Int(value) => Ok(Some(value)),
             Raw::Float(value) => whole(value).map(Some).ok_or(BadReason::NotAnInteger),
-            Raw::Text(bytes) => parse_text(bytes, BadReason::NotAnInteger).map(Some),
+            // pandas writes whole numbers as `27.0` when the column has a missing value.
+            Raw::Text(bytes) => parse_text(without_zeros(bytes), BadReason::NotAnInteger).map(Some),
         }
     }
 
@@ -206,6 +207,15 @@ fn text_key(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.parse().ok().map(float_key)
 }
 
+/// Text without a decimal point that only zeros follow.
+fn without_zeros(bytes: &[u8]) -> &[u8] {
+    let bytes = bytes.trim_ascii();
+    match memchr::memchr(b'.', bytes) {
+        Some(point) if point > 0 && bytes[point + 1..].iter().all(|digit| *digit == b'0') => &bytes[..point],
+        _ => bytes,
+    }
+}
+
 fn parse_text<T: std::str::FromStr>(bytes: &[u8], wrong: BadReason) -> Result<T, BadReason> {
     let text = std::str::from_utf8(bytes).map_err(|_| BadReason::InvalidUtf8)?;
     text.trim_matches(' ').parse().map_err(|_| wrong)
@@ -297,6 +307,8 @@ mod tests {
             assert_eq!(key, Raw::Float(text.parse().unwrap()).key(), "{text} in 64 bits");
             assert_eq!(Raw::Float(f64::from(value)).wide_number(), Raw::Text(text.as_bytes()).wide_number());
         }
+        assert_eq!(Raw::Text(b"27.0").integer(), Ok(Some(27)));
+        assert_eq!(Raw::Text(b"27.5").integer(), Err(BadReason::NotAnInteger));
         assert_ne!(Raw::Text(b"1.2.3").key(), Raw::Text(b"1.2").key());
         assert_ne!(Raw::Text(b"042").key(), Ok(42));
         assert_eq!(Raw::Text(b"-7").key(), Ok((-7_i64) as u64));

@@ -122,6 +122,7 @@ impl TextFile {
         let end = loop {
             self.fill(&mut buffer, wanted)?;
             if self.ended {
+                self.check_quotes(&buffer)?;
                 break buffer.len();
             }
             match text::cut(&buffer, self.delimiter, self.quotes) {
@@ -140,6 +141,14 @@ impl TextFile {
         let bytes_done = self.bytes_read.load(Ordering::Relaxed);
         let header_lines = std::mem::take(&mut self.header_lines);
         Ok(Some(Taken { body, end: self.offset, bytes_done, header_lines }))
+    }
+
+    /// The rest of the file must not end inside a quoted cell, which would swallow rows.
+    fn check_quotes(&self, rest: &[u8]) -> Result<(), DataError> {
+        let open = if self.quotes { text::unclosed_quote(rest, self.delimiter) } else { None };
+        let Some(open) = open else { return Ok(()) };
+        let line = first_line_at(&self.path, self.offset + open as u64, self.compression).unwrap_or(0);
+        Err(DataError::UnclosedQuote { path: self.path.clone(), line })
     }
 
     /// Reads until the buffer has `wanted` bytes or the file ends.

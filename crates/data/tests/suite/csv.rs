@@ -1,7 +1,9 @@
 //! CSV with every role: several labels, lists with weights, times, groups, segments.
 
 use campanile_data::Raw;
-use campanile_spec::data::{BagShape, Columns, DataSpec, DenseTransform, IdMap, LabelColumn, SourceSpec};
+use campanile_spec::data::{
+    BadRows, BagShape, Columns, DataSpec, DenseTransform, IdMap, LabelColumn, SourceSpec,
+};
 
 use crate::fixture::{Place, csv, dense, label, list, read_all, sparse};
 
@@ -167,4 +169,26 @@ fn the_separator_of_a_list_can_be_chosen() {
     let file = place.write("rows.csv", "click,items\n1,3 1 2\n");
     let batch = read_all(&place.prepare(&csv(columns), &[file]).unwrap().train);
     assert_eq!(batch.bags.rows(), [3, 1, 2]);
+}
+
+#[test]
+fn a_column_named_twice_and_a_quote_that_never_closes_end_the_run() {
+    let place = Place::new();
+    let columns = || Columns {
+        labels: vec![label("click")],
+        sparse: vec![sparse("item", IdMap::Direct, 100)],
+        ..Columns::default()
+    };
+    let twice = place.write("twice.csv", "click,item,item\n1,2,3\n");
+    let error = place.error(&csv(columns()), &[twice]);
+    assert_eq!(error, "twice.csv: the header has column `item` 2 times; rename or drop all but one");
+    let open = place.write("open.csv", "click,item\n1,27.0\n0,\"5\n1,6\n0,7\n");
+    for bad_rows in [BadRows::Fail, BadRows::Skip { rows_max: 9 }] {
+        let data = DataSpec { bad_rows, ..csv(columns()) };
+        let error = place.error(&data, std::slice::from_ref(&open));
+        assert!(error.starts_with("open.csv: the quote that opens in line 3 is never closed"), "{error}");
+    }
+    let whole = place.write("whole.csv", "click,item\n1,27.0\n0, 5\n");
+    let batch = read_all(&place.prepare(&csv(columns()), &[whole]).unwrap().train);
+    assert_eq!(batch.bags.rows(), [27, 5]);
 }

@@ -126,6 +126,11 @@ fn is_unsigned(column: &ColumnDescriptor) -> bool {
         || matches!(column.converted_type(), ConvertedType::UINT_32)
 }
 
+fn is_time_of_day(column: &ColumnDescriptor) -> bool {
+    matches!(column.logical_type_ref(), Some(LogicalType::Time { .. }))
+        || matches!(column.converted_type(), ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS)
+}
+
 fn wrong_type(slot: &Slot, role: Role, found: String, path: &Path) -> DataError {
     let (role, wanted) = match role {
         Role::Label => ("a label", "use an integer, float or boolean column"),
@@ -161,7 +166,8 @@ fn fits(column: &ColumnDescriptor, role: Role) -> bool {
         Role::IdWeights { list: wanted } => number && list == wanted && (list || flat),
         Role::Id | Role::Key => (number || text) && flat,
         Role::IdList => (number || text) && (list || flat),
-        Role::Time => integer && flat,
+        // A time of day is no point in time.
+        Role::Time => integer && flat && !is_time_of_day(column),
     }
 }
 
