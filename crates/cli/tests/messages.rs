@@ -214,7 +214,7 @@ fn threads_that_do_not_divide_the_grains() {
 fn another_job_in_the_same_output() {
     let case = Case::new();
     assert_eq!(case.train().0, 0);
-    case.job("seed = 1", "seed = 2").fails_with(&["DIR/output/checkpoints", "run.seed", "output_dir"]);
+    case.job("seed = 1", "seed = 2").fails_with(&["DIR/output/checkpoints", "run.seed", "--fresh"]);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn the_gate_of_a_stream_holds_back_a_model_that_has_gone_wrong() {
         std::fs::write(&job, format!("{text}{publish}calibration_margin = 0.5\n")).unwrap();
         job.display().to_string()
     };
-    let (good, bad) = (publishing("good", "learning_rate = 0.01"), publishing("bad", "learning_rate = 5.0"));
+    let (good, bad) = (publishing("good", "learning_rate = 0.01"), publishing("bad", "learning_rate = 1.2"));
     let log = format!("dir:{}", path("log"));
     fill(&DirectoryLog::open(&home.path().join("log")).unwrap(), std::path::Path::new(&good));
     succeed(&[&["join", &log, "--stop-at-end"], &TASKS[..]].concat());

@@ -218,3 +218,15 @@ fn files_that_are_not_parquet_or_are_cut_off() {
     let error = place.error(&parquet_data(columns), &[cut]);
     assert!(error.starts_with("cut.parquet: damaged Parquet data: "), "{error}");
 }
+
+#[test]
+fn a_time_of_day_is_refused_as_a_time() {
+    let place = Place::new();
+    let schema = "message rows { required int32 click; required int64 at (TIME(MICROS, true)); }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let file = File::create(place.path("rows.parquet")).unwrap();
+    SerializedFileWriter::new(file, schema, Arc::default()).unwrap().close().unwrap();
+    let columns = Columns { labels: vec![label("click")], time: Some("at".into()), ..Columns::default() };
+    let error = place.error(&parquet_data(columns), &[place.path("rows.parquet").display().to_string()]);
+    assert!(error.contains("column `at` is int64, which cannot be used as a time"), "{error}");
+}
