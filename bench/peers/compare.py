@@ -57,6 +57,10 @@ class Outcome:
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     info: dict[str, dict] = field(default_factory=dict)
+    # The peer's variants that could not run: no memory, or a failure. They void the goal.
+    missing: dict[str, str] = field(default_factory=dict)
+    # Ours with all threads and with one, in turns of their own: the peer is not to lack memory for it.
+    scaling: "Outcome | None" = None
 
     def counted(self, *names: str) -> list[tuple[Round, ...]]:
         """The rounds of these competitors side by side: undisturbed ones if there are enough, otherwise all."""
@@ -97,69 +101,64 @@ def variants_of(configuration: Configuration, settings: torch_settings.TorchSett
     return wanted + [f"{variant}@f32" for variant in wanted if variant.startswith("fused")]
 
 
-def fit_in_memory(configuration: Configuration, variants: list[str], ours: int, notes: list[str]) -> list[str]:
+def fit_in_memory(outcome: Outcome, variants: list[str], ours: int) -> list[str]:
     """The variants for which there is memory; plain tables need as much again for AdaGrad's state."""
-    available, tables = machine.memory_bytes("MemAvailable"), configuration.table_bytes()
+    available, tables = machine.memory_bytes("MemAvailable"), outcome.configuration.table_bytes()
 
     def needed(kept: list[str]) -> int:
         copies = 1 + any(variant.startswith("plain") for variant in kept)
         return int(ours * tables * 1.1) + copies * tables + (ours + 1) * PROCESS_BYTES
 
-    if needed(variants) <= available:
-        return variants
-    kept = [variant for variant in variants if variant.startswith("fused")]
-    if kept and needed(kept) <= available:
-        notes.append(
-            f"plain tables left out: {needed(variants) / 1e9:.1f} GB needed (rows, and AdaGrad's state of the same "
-            f"size), {available / 1e9:.1f} GB free"
-        )
-        return kept
-    notes.append(f"not run: {needed(kept) / 1e9:.1f} GB needed, {available / 1e9:.1f} GB free")
-    return []
+    fused = [variant for variant in variants if variant.startswith("fused")]
+    kept = next((some for some in (variants, fused) if some and needed(some) <= available), [])
+    for variant in variants:
+        if variant not in kept:
+            outcome.missing[variant] = f"{needed(variants) / 1e9:.1f} GB needed, {available / 1e9:.1f} GB free"
+    return kept
 
 
-def start_all(
-    given: argparse.Namespace,
-    configuration: Configuration,
-    settings: torch_settings.TorchSettings,
-    outcome: Outcome,
-    stack: contextlib.ExitStack,
-) -> list[Entry]:
-    """Starts every competitor, one after the other, each waited for: their preparations are not to disturb."""
-    ours_count = (given.ours != "none") * (1 + (given.scaling and configuration.threads > 1))
-    variants = variants_of(configuration, settings, given.variants)
-    variants = fit_in_memory(configuration, variants, ours_count, outcome.notes)
-    entries: list[Entry] = []
-    if not variants:
-        return entries
+class Starter:
+    """Starts competitors one after the other, each waited for: their preparations are not to disturb."""
 
-    def start(name: str, command: list[str], environment: dict[str, str]) -> Competitor | None:
+    def __init__(self, given: argparse.Namespace, outcome: Outcome, stack: contextlib.ExitStack):
+        self.given, self.outcome, self.stack = given, outcome, stack
+
+    def start(self, name: str, command: list[str], environment: dict[str, str]) -> Competitor | None:
         try:
-            competitor = stack.enter_context(Competitor(command, environment))
-            outcome.info[name] = competitor.wait_ready(given.ready_seconds)
+            competitor = self.stack.enter_context(Competitor(command, environment))
+            self.outcome.info[name] = competitor.wait_ready(self.given.ready_seconds)
             return competitor
         except (CompetitorFailed, OSError) as failure:
-            outcome.notes.append(without_folders(f"{name}: {failure}"))
+            self.outcome.notes.append(without_folders(f"{name}: {failure}"))
             return None
 
-    if given.ours != "none":
-        threads = {OURS: configuration.threads}
-        if given.scaling and configuration.threads > 1:
-            threads[OURS_ONE_THREAD] = 1
-        for name, count in threads.items():
-            flags = Configuration(**{**vars(configuration), "threads": count}).flags()
-            program, *words = shlex.split(given.ours)
-            program = str(PROJECT / program) if (PROJECT / program).exists() else program
-            command = [program, *words, *flags, "--serve-rounds"]
-            if competitor := start(name, command, {}):
-                entries.append(Entry(name, competitor, None))
-    command = [given.python, "-W", "ignore", str(HERE / "torch_peer.py"), *configuration.flags()]
-    if competitor := start("torch", [*command, "--variants", ",".join(variants)], settings.environment):
-        info = outcome.info["torch"]
-        for variant, reason in info["failures"].items():
-            outcome.notes.append(without_folders(f"{variant}: {reason}"))
-        entries += [Entry(variant, competitor, variant) for variant in info["variants"]]
-    return entries
+    def start_ours(self, name: str, threads: int) -> list[Entry]:
+        flags = Configuration(**{**vars(self.outcome.configuration), "threads": threads}).flags()
+        program, *words = shlex.split(self.given.ours)
+        program = str(PROJECT / program) if (PROJECT / program).exists() else program
+        competitor = self.start(name, [program, *words, *flags, "--serve-rounds"], {})
+        return [Entry(name, competitor, None)] if competitor else []
+
+    def start_torch(self, settings: torch_settings.TorchSettings, variants: list[str]) -> list[Entry]:
+        command = [self.given.python, "-W", "ignore", str(HERE / "torch_peer.py"), *self.outcome.configuration.flags()]
+        competitor = self.start("torch", [*command, "--variants", ",".join(variants)], settings.environment)
+        if competitor is None:
+            self.outcome.missing |= {variant: "it did not start, see the notes" for variant in variants}
+            return []
+        info = self.outcome.info["torch"]
+        self.outcome.missing |= {name: without_folders(reason) for name, reason in info["failures"].items()}
+        return [Entry(variant, competitor, variant) for variant in info["variants"]]
+
+
+def start_all(starter: Starter, settings: torch_settings.TorchSettings) -> list[Entry]:
+    """Ours, and the peer's variants for which there is memory."""
+    with_ours = starter.given.ours != "none"
+    variants = variants_of(starter.outcome.configuration, settings, starter.given.variants)
+    variants = fit_in_memory(starter.outcome, variants, int(with_ours))
+    if not variants:
+        return []
+    ours = starter.start_ours(OURS, starter.outcome.configuration.threads) if with_ours else []
+    return ours + starter.start_torch(settings, variants)
 
 
 def hopeless(entries: list[Entry], warm: dict[str, Round]) -> list[Entry]:
@@ -178,6 +177,8 @@ def play(given: argparse.Namespace, entries: list[Entry], outcome: Outcome) -> N
             return entry.competitor.go(given.seconds, given.turn_seconds_max, entry.variant)
         except CompetitorFailed as failure:
             outcome.notes.append(f"{entry.name}: {failure}")
+            if entry.variant:
+                outcome.missing[entry.name] = str(failure)
             return None
 
     warm = {entry.name: turn(entry) for entry in entries}
@@ -207,8 +208,14 @@ def play(given: argparse.Namespace, entries: list[Entry], outcome: Outcome) -> N
 def measure(given: argparse.Namespace, configuration: Configuration, settings) -> Outcome:
     outcome = Outcome(configuration)
     with contextlib.ExitStack() as stack:
-        entries = start_all(given, configuration, settings, outcome, stack)
-        play(given, entries, outcome)
+        play(given, start_all(Starter(given, outcome, stack), settings), outcome)
+    if given.scaling and given.ours != "none" and configuration.threads > 1:
+        outcome.scaling = Outcome(configuration)
+        with contextlib.ExitStack() as stack:
+            starter = Starter(given, outcome.scaling, stack)
+            entries = starter.start_ours(OURS, configuration.threads) + starter.start_ours(OURS_ONE_THREAD, 1)
+            play(given, entries, outcome.scaling)
+        outcome.notes += outcome.scaling.notes
     return outcome
 
 
@@ -223,11 +230,15 @@ def detail_lines(outcome: Outcome) -> list[str]:
             f"  {name:22} {outcome.rate(name):10,.0f} samples/s ±{outcome.spread(name):4.0%}"
             f"   {per_cpu:10,.0f} per CPU second   {quiet} of {len(rounds)} rounds undisturbed"
         )
+    lines += [f"  {name:22} could not run: {reason}" for name, reason in sorted(outcome.missing.items())]
     return lines + [f"  note: {note}" for note in outcome.notes]
 
 
 def verdict(outcome: Outcome, best: str, ratio: float) -> str:
     goal = goal_of(outcome.configuration)
+    # The fastest of the variants that ran is no baseline if another one might have been faster.
+    if outcome.missing:
+        return "void: variants could not run"
     # Two threads that wait for each other at every layer suffer more from load than one figure can tell.
     if outcome.disturbed(OURS, best):
         return "disturbed, no verdict"
@@ -247,6 +258,9 @@ def table_line(outcome: Outcome) -> str:
     if best:
         cells[2] = f"{outcome.rate(best):,.0f} ±{outcome.spread(best):.0%}"
         cells[3] = best
+    if outcome.missing:
+        cells[3] += "; could not run: " + ", ".join(sorted(outcome.missing))
+        cells[7] = "void: variants could not run"
     if best and OURS in outcome.rounds:
         ratios = outcome.ratios(OURS, best)
         cells[4] = f"**{median(ratios):.2f}x** ({min(ratios):.2f}–{max(ratios):.2f})"
@@ -262,7 +276,7 @@ def table(outcomes: list[Outcome], notes: list[str]) -> str:
         "|---|---|---|---|---|---|---|---|",
         *map(table_line, outcomes),
     ]
-    scaled = [o for o in outcomes if OURS in o.rounds and OURS_ONE_THREAD in o.rounds]
+    scaled = [o.scaling for o in outcomes if o.scaling and {OURS, OURS_ONE_THREAD} <= o.scaling.rounds.keys()]
     for outcome in scaled:
         ratio = median(outcome.ratios(OURS, OURS_ONE_THREAD))
         word = "met" if ratio >= SCALING_GOAL else "NOT met"
@@ -285,6 +299,10 @@ def json_line(outcome: Outcome, about: dict) -> str:
             "ratios": [round(r, 4) for r in outcome.ratios(OURS, best)] if both else [],
             "goal": vars(goal) if (goal := goal_of(outcome.configuration)) else None,
             "info": outcome.info,
+            "missing": outcome.missing,
+            "scaling": {n: [vars(r) for r in rounds] for n, rounds in outcome.scaling.rounds.items()}
+            if outcome.scaling
+            else {},
             "notes": outcome.notes,
         }
     )
@@ -301,7 +319,7 @@ def parse() -> argparse.Namespace:
     flags.add_argument("--precision", default="f32,bf16", help="comma-separated")
     flags.add_argument("--threads", type=int, default=2)
     flags.add_argument("--goals", action="store_true", help="only configurations that have a goal")
-    flags.add_argument("--scaling", action="store_true", help="ours with one thread competes too")
+    flags.add_argument("--scaling", action="store_true", help="ours with all threads and with one, in turns after the peer has ended")
     flags.add_argument("--variants", default=",".join(VARIANTS), help="PyTorch's, comma-separated")
     flags.add_argument("--rounds", type=int, default=7, help="undisturbed rounds wanted; at most twice as many")
     flags.add_argument("--seconds", type=float, default=1.5, help="length of a turn")

@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import machine
-from compare import OURS, Entry, Outcome, hopeless, table_line, verdict
+from compare import OURS, Entry, Outcome, detail_lines, fit_in_memory, hopeless, table_line, verdict
 from competitor import Competitor, CompetitorFailed, Round, without_folders
 from goals import GOALS, goal_of, standard_configurations
 from workload import ROW_COUNTS, Configuration, make_batches
@@ -69,6 +69,21 @@ class OutcomeTest(unittest.TestCase):
         entries = [Entry(name, None, name) for name in ("fast", "slow", "hindered")]
         warm = {"fast": rounds(100)[0], "slow": rounds(49)[0], "hindered": rounds(10, foreign=1.0)[0]}
         self.assertEqual([entry.name for entry in hopeless(entries, warm)], ["slow"])
+
+    def test_a_variant_that_could_not_run_is_shown_and_voids_the_goal(self):
+        outcome = Outcome(SMALL, {OURS: rounds(40, 40, 44), "fused-eager": rounds(20, 20, 20)})
+        outcome.missing["plain-eager"] = "30.0 GB needed, 20.0 GB free"
+        self.assertIn("fused-eager; could not run: plain-eager", table_line(outcome))
+        self.assertIn("void", table_line(outcome))
+        self.assertNotIn("met", verdict(outcome, "fused-eager", 2.0))
+        self.assertIn("plain-eager", "".join(detail_lines(outcome)))
+
+    def test_plain_tables_without_memory_are_missing_and_not_forgotten(self):
+        outcome = Outcome(Configuration("terabyte", "dot", 1, 2048, "f32", 2))
+        free = int(outcome.configuration.table_bytes() * 2.2) + 4_000_000_000
+        with mock.patch.object(machine, "memory_bytes", return_value=free):
+            self.assertEqual(fit_in_memory(outcome, ["fused-eager", "plain-eager"], 1), ["fused-eager"])
+        self.assertEqual(list(outcome.missing), ["plain-eager"])
 
     def test_a_configuration_without_results_says_so(self):
         self.assertIn("not measured", table_line(Outcome(SMALL)))

@@ -108,6 +108,11 @@ const STAGES: &[Stage] = &[
         environment: &[],
     },
     Stage {
+        name: "drivers",
+        command: "target/python/bin/python -m unittest discover -s bench/peers",
+        environment: &[],
+    },
+    Stage {
         name: "doc tests",
         command: "cargo test --quiet --workspace --all-features --doc",
         environment: &[],

@@ -137,7 +137,7 @@ impl Served {
 
     fn post(&self, body: &str) -> serde_json::Value {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        let head = "POST /v2/models/ranker/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+        let head = "POST /v2/models/ranker/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
         write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
