@@ -124,6 +124,7 @@ fn criteo(map: impl Fn(u64) -> IdMap, shuffle: bool) -> DataSpec {
         split: SplitSpec::ByFile,
         bad_rows: BadRows::Fail,
         shuffle,
+        unknown_share: 0.0,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     teacher::{TeacherFile, TeacherReader},
     world::World,
 };
+pub(crate) use order::WINDOW_BLOCKS;
 use order::{Order, Run};
 
 /// The rows of one split; cheap to copy.
@@ -22,6 +23,7 @@ use order::{Order, Run};
 pub struct Dataset {
     kind: Kind,
     teacher: Option<Arc<TeacherFile>>,
+    segments: Arc<[String]>,
 }
 
 #[derive(Debug, Clone)]
@@ -34,17 +36,31 @@ enum Kind {
 impl Dataset {
     /// No rows: what a job has that trains on a stream alone.
     pub fn none() -> Dataset {
-        Dataset { kind: Kind::Empty, teacher: None }
+        Dataset::of(Kind::Empty)
     }
 
     /// Rows `rows` of a packed file, shuffled anew each epoch when a seed is given.
     pub(crate) fn packed(file: Arc<PackedFile>, rows: Range<u64>, shuffle_seed: Option<u64>) -> Dataset {
-        Dataset { kind: Kind::Packed { file, rows, shuffle_seed }, teacher: None }
+        Dataset::of(Kind::Packed { file, rows, shuffle_seed })
     }
 
     /// A split of a synthetic world, with the labels at `labels` of the world's own, in this order.
     pub(crate) fn world(world: Arc<World>, split: Split, labels: Vec<usize>) -> Dataset {
-        Dataset { kind: Kind::World { world, split, labels }, teacher: None }
+        Dataset::of(Kind::World { world, split, labels })
+    }
+
+    fn of(kind: Kind) -> Dataset {
+        Dataset { kind, teacher: None, segments: Arc::default() }
+    }
+
+    /// Names of the segments in the order of their numbers; none where segments are numbers to begin with.
+    pub fn segments(&self) -> &[String] {
+        &self.segments
+    }
+
+    /// The same rows with names for their segments.
+    pub(crate) fn with_segments(self, segments: &Arc<[String]>) -> Dataset {
+        Dataset { segments: Arc::clone(segments), ..self }
     }
 
     /// Floats of the teacher's embedding that its batches have; 0 for none.
@@ -64,6 +80,14 @@ impl Dataset {
             Kind::Empty => 0,
             Kind::Packed { rows, .. } => rows.end - rows.start,
             Kind::World { world, split, .. } => world.sample_count(*split),
+        }
+    }
+
+    /// Rows of a full block of the packed file; 1 where there is none.
+    pub(crate) fn block_rows(&self) -> u64 {
+        match &self.kind {
+            Kind::Packed { file, .. } => file.header().block_rows as u64,
+            Kind::Empty | Kind::World { .. } => 1,
         }
     }
 

@@ -8,7 +8,10 @@ mod roles;
 
 use std::{collections::HashMap, sync::Arc};
 
-use campanile_spec::data::{DataSpec, Split};
+use campanile_spec::{
+    NO_GROUP,
+    data::{DataSpec, Split},
+};
 
 use self::roles::{LabelCell, Slots, SparseCell, SplitRule, sparse_cell, split_rule};
 pub(crate) use self::roles::{Role, Slot};
@@ -16,7 +19,7 @@ use crate::{
     error::{BadReason, DataError},
     rows::{NO_LABEL, NO_ROW, RowBuffer, Schema},
     transforms::Transforms,
-    value::{Raw, mix},
+    value::{MISSING_KEY, Raw, mix},
 };
 
 /// One row of a file, cell by cell. A *slot* is the place of a column in [`Decoder::slots`].
@@ -106,6 +109,8 @@ pub(crate) struct Decoder {
     pub schema: Schema,
     pub transforms: Arc<Transforms>,
     slots: Vec<Slot>,
+    /// By slot: where its text is cut, if it holds several values.
+    separators: Vec<Option<u8>>,
     labels: Vec<LabelCell>,
     dense: Vec<usize>,
     sparse: Vec<SparseCell>,
@@ -135,7 +140,7 @@ impl Decoder {
         let labels = labels.collect();
         let dense = columns.dense.iter().map(|dense| slots.of(&dense.name, Role::Dense)).collect();
         let sparse = columns.sparse.iter().map(|column| sparse_cell(column, keep_keys, &mut slots));
-        let sparse = sparse.collect::<Result<_, _>>()?;
+        let sparse = sparse.collect::<Result<Vec<SparseCell>, _>>()?;
         let mut optional = |name: &Option<String>, role| name.as_ref().map(|name| slots.of(name, role));
         let sample_weight = optional(&columns.sample_weight, Role::SampleWeight);
         let time = optional(&columns.time, Role::Time);
@@ -146,12 +151,20 @@ impl Decoder {
         let teacher_delay = optional(&columns.teacher_delay, Role::Teacher);
         let schema = Schema::new(columns, &transforms);
         let split = split_rule(&data.split, time, &mut slots)?;
+        let mut separators = vec![None; slots.0.len()];
+        for cell in &sparse {
+            separators[cell.slot] = cell.separator;
+            if let Some(weights) = cell.weights {
+                separators[weights] = cell.separator;
+            }
+        }
         Ok(Decoder {
             teacher: if schema.teacher.is_empty() { Vec::new() } else { teacher },
             teacher_delay,
             schema,
             transforms,
             slots: slots.0,
+            separators,
             labels,
             dense,
             sparse,
@@ -223,7 +236,11 @@ impl Decoder {
                 })
             }
             SplitRule::Hash { slot, test, held_out } => {
-                let key = self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))?;
+                let key = match self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))? {
+                    // Rows without a user, say, are not all one user's.
+                    MISSING_KEY => self.contents(cells),
+                    key => key,
+                };
                 let hash = mix(key ^ 0x3c79_ac49_2ba7_b653);
                 Ok(if hash < test {
                     Split::Test
@@ -234,6 +251,24 @@ impl Decoder {
                 })
             }
         }
+    }
+
+    /// A hash of all cells of a row that the job reads, in the order of the job: the same from any kind of file.
+    fn contents(&self, cells: &impl Cells) -> u64 {
+        let mut hash = MISSING_KEY;
+        for slot in 0..self.slots.len() {
+            let mut add = |raw: Raw<'_>| {
+                // What is wrong with a cell is told where it is used.
+                hash = mix(hash.rotate_left(23) ^ raw.key().unwrap_or(MISSING_KEY));
+                Ok(())
+            };
+            match self.separators[slot] {
+                None => add(cells.cell(slot)),
+                Some(separator) => cells.items(slot, separator, add),
+            }
+            .unwrap_or_default();
+        }
+        hash
     }
 
     fn fill(&self, cells: &impl Cells, rows: &mut RowBuffer) -> Result<(), (usize, BadReason)> {
@@ -287,7 +322,8 @@ impl Decoder {
             rows.times.push(time.map_err(|reason| (slot, reason))?);
         }
         if let Some(slot) = self.group {
-            rows.groups.push(mix(self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))?));
+            let key = self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))?;
+            rows.groups.push(if key == MISSING_KEY { NO_GROUP } else { mix(key) });
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ mod decode;
 mod rows;
 mod source;
 mod text;
+mod unknown;
 
 mod dataset;
 mod packed;
@@ -31,3 +32,4 @@ pub use error::{BadReason, BadRow, DataError, RowUnit};
 pub use packed::{BlockSummary, PackedSummary, inspect};
 pub use prep::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
 pub use transforms::{Raw, Transforms};
+pub use unknown::UnknownIds;

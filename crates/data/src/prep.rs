@@ -15,6 +15,7 @@
 
 mod cache;
 mod count_ids;
+mod file_order;
 mod journal;
 mod measure;
 mod pack;
@@ -137,8 +138,8 @@ pub struct Prepared {
     pub fingerprint: String,
     /// Rows that were left out.
     pub skipped: SkippedRows,
-    /// Names of the segments, in the order of their numbers.
-    pub segments: Vec<String>,
+    /// What may be meant so, and is worth a word.
+    pub warnings: Vec<String>,
 }
 
 /// Finds the packed form of the data in the cache, or makes it, or goes on making it.
@@ -191,7 +192,7 @@ fn prepare_rows(
             })?;
         }
     }
-    cache.open(data, options.seed)
+    cache.open(data, &inputs, options.seed)
 }
 
 impl Prepared {
@@ -208,7 +209,7 @@ impl Prepared {
             fingerprint: transforms.fingerprint(),
             transforms,
             skipped: SkippedRows::default(),
-            segments: Vec::new(),
+            warnings: Vec::new(),
         })
     }
 }
@@ -234,7 +235,7 @@ fn synthetic(world: World, columns: &Columns, source: &SourceSpec) -> Result<Pre
         transforms,
         fingerprint: crate::value::fingerprint(facts.as_bytes()),
         skipped: SkippedRows::default(),
-        segments: Vec::new(),
+        warnings: Vec::new(),
     })
 }
 

@@ -135,6 +135,20 @@ impl Bags {
         }
     }
 
+    /// Puts, for every id of a feature, the row that `change` makes of (sample, place in the bag, row).
+    ///
+    /// # Panics
+    /// If there is no such feature.
+    pub fn change_rows(&mut self, feature: usize, change: impl Fn(usize, usize, u32) -> u32) {
+        assert!(feature < self.feature_count, "feature {feature} of {}", self.feature_count);
+        let offsets = &self.offsets[feature * self.sample_count..=(feature + 1) * self.sample_count];
+        for (sample, ends) in offsets.windows(2).enumerate() {
+            for (place, row) in self.rows[ends[0] as usize..ends[1] as usize].iter_mut().enumerate() {
+                *row = change(sample, place, *row);
+            }
+        }
+    }
+
     /// Gives the arrays back (offsets, rows, weights), so that a reader can fill them anew without allocating.
     pub fn into_parts(self) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
         (self.offsets, self.rows, self.weights)
@@ -216,6 +230,9 @@ impl<'a> FeatureBags<'a> {
     }
 }
 
+/// The group of a sample whose group is missing: nobody's, so it has no part in what is measured by group.
+pub const NO_GROUP: u64 = u64::MAX;
+
 /// Samples in, after transforms: what a step trains on.
 ///
 /// Optional columns are empty vectors when the data has none.
@@ -233,7 +250,7 @@ pub struct Batch {
     pub weights: Vec<f32>,
     /// Event time, in the unit of the data; empty when there is no time column.
     pub times: Vec<i64>,
-    /// Group of each sample (a user, a session) for GAUC; empty when there is none.
+    /// Group of each sample (a user, a session) for GAUC, [`NO_GROUP`] where the sample has none; empty when there are none.
     pub groups: Vec<u64>,
     /// Segment of each sample (a domain) for calibration by segment; empty when there is none.
     pub segments: Vec<u32>,

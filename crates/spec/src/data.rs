@@ -17,6 +17,9 @@ pub struct DataSpec {
     pub bad_rows: BadRows,
     /// Visit packed blocks, and rows inside a block, in a seeded order that differs per epoch.
     pub shuffle: bool,
+    /// Share of the ids of vocabulary columns that are trained as unknown ones, so that the row of unknown ids learns.
+    #[serde(default)]
+    pub unknown_share: f64,
 }
 
 /// The form of the input.

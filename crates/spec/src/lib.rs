@@ -22,7 +22,7 @@ pub mod towers;
 pub mod workload;
 pub mod world;
 
-pub use batch::{Bags, BagsError, Batch, FeatureBags};
+pub use batch::{Bags, BagsError, Batch, FeatureBags, NO_GROUP};
 pub use distil::{AdapterSpec, Distil, DistilMethod};
 pub use follow::Follow;
 pub use grain::{Grains, PIPELINE_CHUNKS};

@@ -141,6 +141,18 @@ choice! {
 }
 
 impl LearningRate {
+    /// The first step from which on the rate is 0 and stays so; none where it always moves something.
+    pub fn ends_at(&self) -> Option<u64> {
+        let (end, left) = match self.schedule {
+            Schedule::Constant => return None,
+            Schedule::WarmupPolynomial { decay_start, decay_steps, end_factor, .. } => {
+                (decay_start.saturating_add(decay_steps), end_factor)
+            }
+            Schedule::Cosine { total_steps, end_factor, .. } => (total_steps, end_factor),
+        };
+        (left == 0.0).then_some(end)
+    }
+
     /// The rate of step `step`, counted from 0.
     pub fn at(&self, step: u64) -> f32 {
         let warm = |warmup: u64| if step < warmup { (step + 1) as f64 / warmup as f64 } else { 1.0 };

@@ -125,6 +125,7 @@ fn the_effective_job_has_every_key_and_reads_back() {
         split = "by_file"
         on_bad_row = "fail"
         shuffle = true
+        unknown_share = 0.01
         dense = []
 
         [[run.data.label]]

@@ -26,7 +26,7 @@ pub fn evaluate(
     feed: Feed,
     wish: &dyn Fn() -> Wish,
 ) -> Result<Option<Vec<TaskScores>>, TrainError> {
-    let mut scores = Scores::for_evaluation(run);
+    let mut scores = Scores::for_evaluation(run).with_segments(dataset.segments());
     let reader = dataset.reader();
     comm.agree(reader.as_ref().map(drop).map_err(ToString::to_string))?;
     let mut reader = reader?;

@@ -26,5 +26,6 @@ mod teaching;
 mod towers;
 pub mod trial;
 pub mod verify;
+mod warnings;
 
 pub use error::TrainError;

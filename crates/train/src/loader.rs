@@ -14,8 +14,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use campanile_data::{DataError, Dataset, Reader};
-use campanile_spec::{Batch, Grains};
+use campanile_data::{DataError, Dataset, Reader, UnknownIds};
+use campanile_spec::{Batch, Grains, config::Run};
 
 use crate::TrainError;
 
@@ -60,11 +60,14 @@ pub trait Source: Send {
 struct FromDataset {
     feed: Feed,
     reader: Reader,
+    unknown: UnknownIds,
 }
 
 impl Source for FromDataset {
     fn read(&mut self, step: u64, out: &mut LocalBatch, _: &AtomicBool) -> Result<bool, TrainError> {
         self.feed.read(&mut self.reader, step, out)?;
+        let (epoch, start) = self.feed.place(step);
+        self.unknown.draw(epoch, start + out.first as u64, &mut out.samples.bags);
         Ok(true)
     }
 }
@@ -90,13 +93,17 @@ impl Feed {
         self.row_count.div_ceil(self.batch_size as u64)
     }
 
+    /// The epoch of a step, and the position of its batch's first sample in it.
+    fn place(&self, step: u64) -> (u64, u64) {
+        (step / self.steps_per_epoch(), step % self.steps_per_epoch() * self.batch_size as u64)
+    }
+
     /// Reads this rank's part of the batch of `step`.
     ///
     /// # Errors
     /// When the data cannot be read.
     pub fn read(&self, reader: &mut Reader, step: u64, out: &mut LocalBatch) -> Result<(), DataError> {
-        let epoch = step / self.steps_per_epoch();
-        let start = step % self.steps_per_epoch() * self.batch_size as u64;
+        let (epoch, start) = self.place(step);
         let count = (self.row_count - start).min(self.batch_size as u64) as usize;
         let own = self.grains.samples_of_rank(count, self.rank, self.rank_count);
         out.global_count = count;
@@ -116,19 +123,19 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts to read the batches of `steps` of prepared data, at most `ahead` of them in advance.
+    /// Starts to read the batches of `steps` of prepared data, at most `ahead` of them in advance, for training a run.
     ///
     /// # Errors
     /// When the data cannot be opened.
     pub fn start(
+        run: &Run,
         dataset: &Dataset,
         feed: Feed,
         steps: Range<u64>,
         ahead: usize,
-        followers: &[usize],
     ) -> Result<Loader, DataError> {
-        let reader = dataset.reader()?;
-        Ok(Loader::of(Box::new(FromDataset { feed, reader }), steps, ahead, followers))
+        let (reader, unknown) = (dataset.reader()?, UnknownIds::of(&run.data, run.seed));
+        Ok(Loader::of(Box::new(FromDataset { feed, reader, unknown }), steps, ahead, &run.model.followers))
     }
 
     /// Starts to read the batches of `steps` from a source, at most `ahead` of them in advance. The ids of the features

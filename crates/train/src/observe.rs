@@ -91,6 +91,8 @@ pub struct Started {
     pub compression_ratio: f64,
     /// The instruction level of the kernels.
     pub level: String,
+    /// What may be meant so, and is worth a word.
+    pub warnings: Vec<String>,
 }
 
 /// A trained step.

@@ -33,6 +33,7 @@ use crate::{
     same,
     scores::{Scores, TaskScores},
     step::{Carry, Turn, step},
+    warnings,
 };
 
 /// What to do when ranks see different checkpoints.
@@ -194,7 +195,7 @@ impl Trainer<'_> {
         if let Some(seating) = &seating {
             state.sit_by_towers(comm, seating)?;
         }
-        let mut scores = Scores::for_training(run);
+        let mut scores = Scores::for_training(run).with_segments(self.segments());
         let mut checkpoints = Checkpoints::new(self.job, self.prepared);
         let found = checkpoints.restore(comm, &mut state, &mut scores);
         let first_step = self.together(found)?;
@@ -262,7 +263,7 @@ impl Trainer<'_> {
         let (feed, ahead) = (self.feed(self.prepared.train.row_count()), self.job.process.batches_ahead);
         let followers = &self.job.run.model.followers;
         match self.stream {
-            None => Ok(Loader::start(&self.prepared.train, feed, steps, ahead, followers)?),
+            None => Ok(Loader::start(&self.job.run, &self.prepared.train, feed, steps, ahead)?),
             Some(stream) => {
                 let source = stream.source(feed, steps.start, mark.unwrap_or_default())?;
                 Ok(Loader::of(source, steps, ahead, followers))
@@ -371,6 +372,11 @@ impl Trainer<'_> {
         }
     }
 
+    /// Names of the segments of what is trained on; those of a stream are numbers.
+    fn segments(&self) -> &[String] {
+        if self.stream.is_some() { &[] } else { self.prepared.train.segments() }
+    }
+
     fn pipelined(&self) -> bool {
         is_pipelined(self.job, self.comm)
     }
@@ -420,6 +426,7 @@ impl Trainer<'_> {
             route: state.towers.as_ref().map_or_else(|| "flat".to_owned(), |towers| towers.words()),
             compression_ratio: run.model.compression_ratio(),
             level: format!("{:?}", isa.level()),
+            warnings: warnings::of(run, steps),
         }
     }
 

@@ -30,6 +30,8 @@ pub struct TaskScores {
 #[derive(Debug)]
 pub struct Scores {
     names: Vec<String>,
+    /// Names of the segments by their number; none where they have numbers alone.
+    segments: Vec<String>,
     tasks: Vec<TaskMetrics>,
     /// Of the later part of a run, when the model has settled: its own, and those of its teacher.
     late: Option<Late>,
@@ -56,7 +58,14 @@ impl Scores {
 
     fn of(run: &Run, metrics: impl Fn() -> TaskMetrics) -> Scores {
         let names: Vec<String> = run.model.tasks.iter().map(|task| task.name.clone()).collect();
-        Scores { tasks: names.iter().map(|_| metrics()).collect(), names, late: None, newest_time: None }
+        let tasks = names.iter().map(|_| metrics()).collect();
+        Scores { names, segments: Vec::new(), tasks, late: None, newest_time: None }
+    }
+
+    /// The same, with names for the segments, by their number.
+    #[must_use]
+    pub fn with_segments(self, names: &[String]) -> Scores {
+        Scores { segments: names.to_vec(), ..self }
     }
 
     /// Adds the predictions of a step, one part per rank, in rank order; no parts on ranks other than 0.
@@ -160,8 +169,13 @@ impl Scores {
     }
 
     fn named(&self, tasks: &[TaskMetrics], of: impl Fn(&TaskMetrics) -> MetricValues) -> Vec<TaskScores> {
-        let one =
-            |(task, metrics): (&String, &TaskMetrics)| TaskScores { task: task.clone(), values: of(metrics) };
+        let one = |(task, metrics): (&String, &TaskMetrics)| {
+            let mut values = of(metrics);
+            for segment in &mut values.segments {
+                segment.name = self.segments.get(segment.segment as usize).cloned();
+            }
+            TaskScores { task: task.clone(), values }
+        };
         self.names.iter().zip(tasks).map(one).collect()
     }
 
@@ -188,5 +202,32 @@ impl Scores {
         self.newest_time = state["newest_time"].as_i64();
         self.tasks = tasks;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_have_their_names() {
+        let text = "[run.data]\nkind = \"synthetic\"\n[run.data.world]\nsparse_count = 4\nhidden_groups = 2\n\
+                    across_pairs = 1\n[run.model]\nkind = \"dlrm\"\nbottom = [8]\ntop = [8]\n[run.tables]\n\
+                    dim = 8\n[run.sparse]\nlearning_rate = 0.1\n[run.dense]\nlearning_rate = 0.1\n";
+        let job = campanile_spec::config::Job::parse(text).unwrap();
+        let names = ["phone".to_owned(), "tablet".to_owned()];
+        let mut scores = Scores::for_evaluation(&job.run).with_segments(&names);
+        let tasks = job.run.model.tasks.len();
+        scores.add(&[Predictions {
+            sample_count: 3,
+            logits: vec![0.0; 3 * tasks],
+            labels: vec![1.0; 3 * tasks],
+            segments: vec![1, 0, 7],
+            ..Predictions::default()
+        }]);
+        let segments = &scores.running()[0].values.segments;
+        let named: Vec<_> = segments.iter().map(|s| (s.segment, s.name.as_deref())).collect();
+        // A number beyond the names keeps its number alone.
+        assert_eq!(named, [(0, Some("phone")), (1, Some("tablet")), (7, None)]);
     }
 }

@@ -97,8 +97,7 @@ fn one_rank(
         rank_count: comm.rank_count(),
     };
     let all = 0..WARM_UP_STEPS + steps * rounds as u64;
-    let (ahead, followers) = (job.process.batches_ahead, &run.model.followers);
-    let loader = Loader::start(&prepared.train, feed, all, ahead, followers);
+    let loader = Loader::start(run, &prepared.train, feed, all, job.process.batches_ahead);
     let mut stretch = Stretch {
         comm,
         loader: ranks::together(comm, loader)?,

@@ -79,7 +79,11 @@ pub fn judge(snapshot: &Snapshot, hold_out: &HoldOut<'_>) -> Result<Vec<TaskScor
         hold_out.transforms,
         "prepare the data with the same transforms, or publish without the gate (`--no-gate`, `gate_rows = 0`)",
     )?;
-    let mut judge = Judge::of(snapshot);
+    let segments = match hold_out.examples {
+        Examples::Rows(dataset, _) => dataset.segments(),
+        Examples::Batches(_) => &[],
+    };
+    let mut judge = Judge::of(snapshot, segments);
     match hold_out.examples {
         Examples::Rows(dataset, rows) => {
             let rows = if rows == 0 { dataset.row_count() } else { rows.min(dataset.row_count()) };
@@ -106,10 +110,10 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn of(snapshot: &Snapshot) -> Judge<'_> {
+    fn of<'a>(snapshot: &'a Snapshot, segments: &[String]) -> Judge<'a> {
         Judge {
             snapshot,
-            metrics: Metrics::for_evaluation(&snapshot.job().run),
+            metrics: Metrics::for_evaluation(&snapshot.job().run).with_segments(segments),
             request: Request::new(),
             scorer: Scorer::new(),
             scores: Scores::default(),

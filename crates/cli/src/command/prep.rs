@@ -30,6 +30,7 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
             "command": "prep",
             "rows": { "train": train, "valid": valid, "test": test },
             "skipped_rows": prepared.skipped.total,
+            "warnings": prepared.warnings,
             "fingerprint": prepared.fingerprint,
         }),
     )
@@ -80,6 +81,9 @@ pub fn prepared_with_pulse(job: &Job, quiet: bool, pulse: &Pulse) -> Result<Prep
     }
     if !quiet && prepared.skipped.total > 0 {
         tell_skipped(&prepared.skipped);
+    }
+    if !quiet {
+        prepared.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     }
     Ok(prepared)
 }

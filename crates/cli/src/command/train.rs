@@ -63,6 +63,7 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
             "run_hash": job.run.hash(),
             "data_fingerprint": prepared.fingerprint,
             "skipped_rows": prepared.skipped.total,
+            "warnings": prepared.warnings,
             "started": summary.started,
             "steps": summary.steps,
             "samples": summary.samples,
@@ -198,6 +199,7 @@ impl Watcher<'_> {
             self.place.rank_noun(started.rank_count),
             started.level,
         ));
+        started.warnings.iter().for_each(|warning| progress.line(&format!("warning: {warning}")));
         if let Some(towers) = &self.towers {
             progress.line(&format!("{towers}; ways of the vectors: {}", started.route));
         }

@@ -71,6 +71,7 @@ fn logged_samples_are_the_samples() {
             split: SplitSpec::ByFile,
             bad_rows: campanile_spec::data::BadRows::Fail,
             shuffle: false,
+            unknown_share: 0.0,
         };
         let transforms = Transforms::unmeasured_of(&data).unwrap().unwrap();
         let mut logged = LoggedRows::new(&data, transforms).unwrap();
@@ -116,6 +117,7 @@ fn what_cannot_be_read_is_named() {
         split: SplitSpec::ByFile,
         bad_rows: campanile_spec::data::BadRows::Fail,
         shuffle: false,
+        unknown_share: 0.0,
     };
     let mut logged = LoggedRows::new(&data, Transforms::unmeasured_of(&data).unwrap().unwrap()).unwrap();
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();

@@ -9,7 +9,12 @@ use std::{
 use campanile_spec::data::{DataSpec, Split};
 use serde::{Deserialize, Serialize};
 
-use super::{Prepared, SkippedRows, journal::replace_file, pack::SPLIT_FILES};
+use super::{
+    Prepared, SkippedRows,
+    file_order::{BlockCount, FileOrder},
+    journal::replace_file,
+    pack::SPLIT_FILES,
+};
 use crate::{
     dataset::Dataset,
     error::{DataError, IoContext},
@@ -20,7 +25,7 @@ use crate::{
 };
 
 /// Changes whenever the same job and files would give other packed bytes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// The rows of one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +43,7 @@ pub(super) struct Manifest {
     pub splits: Vec<SplitRows>,
     pub skipped: SkippedRows,
     pub segments: Vec<String>,
+    pub order: FileOrder,
     pub rows_read: u64,
 }
 
@@ -70,8 +76,8 @@ impl Cache {
     /// The place for these data and files.
     pub fn new(dir: &Path, data: &DataSpec, files: &[InputFile]) -> Result<Cache, DataError> {
         fs::create_dir_all(dir).context("create", dir)?;
-        // Shuffling happens while reading, so both settings share a set.
-        let data = DataSpec { shuffle: false, ..data.clone() };
+        // Both are done while reading, so all their settings share a set.
+        let data = DataSpec { shuffle: false, unknown_share: 0.0, ..data.clone() };
         let facts = serde_json::to_vec(&(FORMAT, data, files));
         let key = &fingerprint(&facts.unwrap_or_else(|error| unreachable!("a plain value: {error}")))[..16];
         Ok(Cache {
@@ -149,7 +155,7 @@ impl Cache {
     }
 
     /// The finished set.
-    pub fn open(&self, data: &DataSpec, seed: u64) -> Result<Prepared, DataError> {
+    pub fn open(&self, data: &DataSpec, inputs: &[InputFile], seed: u64) -> Result<Prepared, DataError> {
         let path = self.finished.join("prepared.json");
         let corrupt = |reason: String| DataError::Corrupt { path: path.clone(), reason };
         let manifest = Manifest::load(&path)?;
@@ -164,13 +170,16 @@ impl Cache {
             }
             facts += &format!("{}+{}", split.start, split.rows);
         }
+        let segments: Arc<[String]> = manifest.segments.as_slice().into();
         let dataset = |split: Split| -> Result<Option<Dataset>, DataError> {
             let rows =
                 manifest.splits.get(split as usize).ok_or_else(|| corrupt("a split is missing".into()))?;
             let shuffle = (data.shuffle && split == Split::Train).then_some(seed);
             match files.get(rows.file).and_then(|file| file.as_ref()) {
                 Some(file) if rows.rows > 0 && rows.start + rows.rows <= file.row_count() => {
-                    Ok(Some(Dataset::packed(Arc::clone(file), rows.start..rows.start + rows.rows, shuffle)))
+                    let dataset =
+                        Dataset::packed(Arc::clone(file), rows.start..rows.start + rows.rows, shuffle);
+                    Ok(Some(dataset.with_segments(&segments)))
                 }
                 _ if rows.rows == 0 => Ok(None),
                 _ => Err(corrupt("it names rows that are not there".into())),
@@ -179,7 +188,10 @@ impl Cache {
         let (valid, test) = (dataset(Split::Valid)?, dataset(Split::Test)?);
         let train = dataset(Split::Train)?.ok_or_else(|| corrupt("it has no training rows".into()))?;
         let fingerprint = fingerprint(facts.as_bytes());
-        let (skipped, segments) = (manifest.skipped.clone(), manifest.segments.clone());
-        Ok(Prepared { train, valid, test, transforms, fingerprint, skipped, segments })
+        let block_rows = train.block_rows();
+        let blocks = BlockCount { count: train.row_count().div_ceil(block_rows), rows: block_rows as u32 };
+        let warnings = manifest.order.warnings(data, inputs, blocks);
+        let skipped = manifest.skipped.clone();
+        Ok(Prepared { train, valid, test, transforms, fingerprint, skipped, warnings })
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use campanile_spec::data::BadRows;
 use serde::{Deserialize, Serialize};
 
-use super::{PrepPhase, SkippedRows, measure::Moments};
+use super::{PrepPhase, SkippedRows, file_order::FileOrder, measure::Moments};
 use crate::{
     decode::Decoded,
     error::{BadRow, DataError, IoContext},
@@ -44,6 +44,8 @@ pub(crate) struct Journal {
     pub sequence: u64,
     /// Segments in order of appearance.
     pub segments: Vec<String>,
+    /// What the order of the rows says so far.
+    pub order: FileOrder,
 }
 
 /// How far a pass over the files is.
@@ -129,6 +131,7 @@ impl Journal {
             packed: Vec::new(),
             sequence: 0,
             segments: Vec::new(),
+            order: FileOrder::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use campanile_spec::data::SplitSpec;
 use super::{
     Preparation, SkippedRows,
     cache::{Manifest, SplitRows},
+    file_order::FileOrder,
     rows_of_shares,
 };
 use crate::{
@@ -34,14 +35,16 @@ impl Preparation<'_> {
         let mut chunks = self.chunks(decoder);
         let spare = Arc::clone(&self.spare);
         let mut workers = vec![(); self.workers];
+        let mut order = self.journal.order.clone();
         let work = |_: &mut (), _: u64, chunk: &Chunk| {
             let mut decoded = spare.take(decoder);
             chunk.decode(decoder, &mut decoded);
-            decoded
+            (chunk.file, decoded)
         };
         loop {
-            let more = self.round(&mut chunks, &mut workers, work, |mut decoded| {
+            let more = self.round(&mut chunks, &mut workers, work, |(file, mut decoded)| {
                 segments.renumber(&mut decoded)?;
+                order.add(file, &decoded.splits, decoder.schema.block_rows());
                 for (writer, rows) in writers.iter_mut().zip(&decoded.splits) {
                     writer.append(rows)?;
                 }
@@ -51,9 +54,10 @@ impl Preparation<'_> {
                 break;
             }
             self.journal.segments.clone_from(&segments.names);
+            self.journal.order.clone_from(&order);
             self.suspend(&mut writers)?;
         }
-        self.finish(writers, segments.names)
+        self.finish(writers, segments.names, order)
     }
 
     fn header(&self, decoder: &Decoder) -> Header {
@@ -92,7 +96,12 @@ impl Preparation<'_> {
         remove_tails(&self.dir, last)
     }
 
-    fn finish(&mut self, writers: Vec<PackedWriter>, segments: Vec<String>) -> Result<(), DataError> {
+    fn finish(
+        &mut self,
+        writers: Vec<PackedWriter>,
+        segments: Vec<String>,
+        order: FileOrder,
+    ) -> Result<(), DataError> {
         let counts: Vec<u64> = writers.iter().map(PackedWriter::row_count).collect();
         let splits = match self.data.split {
             SplitSpec::ByRow { valid, test } => {
@@ -121,7 +130,7 @@ impl Preparation<'_> {
             }
         }
         let skipped: SkippedRows = pass.skipped.clone();
-        Manifest { splits, skipped, segments, rows_read: pass.rows_read }.save(&self.dir)
+        Manifest { splits, skipped, segments, order, rows_read: pass.rows_read }.save(&self.dir)
     }
 }
 

@@ -49,7 +49,7 @@ fn every_role_arrives() {
     assert_eq!(batch.times, [100, 101, 102]);
     assert_eq!((batch.groups[0], batch.groups[0] == batch.groups[1]), (batch.groups[2], false));
     assert_eq!(batch.segments, [0, 1, 0]);
-    assert_eq!(prepared.segments, ["home, sweet", "shop"]);
+    assert_eq!(prepared.train.segments(), ["home, sweet", "shop"]);
     let id = |text: &str| prepared.transforms.row(0, Raw::Text(text.as_bytes())).unwrap().unwrap();
     let items = batch.bags.feature(0);
     assert_eq!(items.bag(0), [id("a"), id("b"), id("c")], "an empty item is left out");

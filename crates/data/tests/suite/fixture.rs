@@ -91,7 +91,14 @@ pub fn list(name: &str, map: IdMap, row_count: u64) -> SparseColumn {
 }
 
 pub fn data(source: SourceSpec, columns: Columns) -> DataSpec {
-    DataSpec { source, columns, split: SplitSpec::ByFile, bad_rows: BadRows::Fail, shuffle: false }
+    DataSpec {
+        source,
+        columns,
+        split: SplitSpec::ByFile,
+        bad_rows: BadRows::Fail,
+        shuffle: false,
+        unknown_share: 0.0,
+    }
 }
 
 pub fn csv(columns: Columns) -> DataSpec {

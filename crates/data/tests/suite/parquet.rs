@@ -141,7 +141,7 @@ fn every_type_and_role_arrives_under_every_compression() {
         );
         assert_eq!(batch.times, [100, 101, 102, 103, 104]);
         assert_eq!(batch.groups[0], batch.groups[2]);
-        assert_eq!(prepared.segments, ["Rome", "42", "", "Oslo"]);
+        assert_eq!(prepared.train.segments(), ["Rome", "42", "", "Oslo"]);
         assert_eq!(batch.segments, [0, 1, 2, 3, 2]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use campanile_data::{Raw, prepare};
 use campanile_spec::{
+    NO_GROUP,
     config::DataFiles,
     data::{Columns, DataSpec, IdMap, SplitSpec},
 };
@@ -158,4 +159,75 @@ fn changed_contents_are_packed_anew() {
     let mut dense = read_all(&place.prepare(&data, &[file]).unwrap().train).dense;
     dense.sort_by(f32::total_cmp);
     assert_eq!(dense, [7.0, 8.0]);
+}
+
+/// Rows without a user, say, are not one user: they have no group, and each goes to a split of its own.
+#[test]
+fn missing_values_are_not_one_value() {
+    let place = Place::new();
+    let mut data = data(SplitSpec::ByHash { column: "user".into(), valid: 0.3, test: 0.2 });
+    data.columns.group = Some("user".into());
+    let body: String =
+        (0..4000).map(|row| format!("{},{row},{},{}\n", row % 2, [" ", "7"][row % 2], row)).collect();
+    let text = format!("click,row,user,time\n{body}");
+    let prepared = place.prepare(&data, &[place.write("rows.csv", &text)]).unwrap();
+    let splits = [Some(&prepared.train), prepared.valid.as_ref(), prepared.test.as_ref()].map(|split| {
+        let batch = read_all(split.unwrap());
+        let nobody = batch.groups.iter().filter(|group| **group == NO_GROUP).count();
+        for (row, group) in batch.bags.feature(0).rows.iter().zip(&batch.groups) {
+            assert_eq!(*group == NO_GROUP, row % 2 == 0, "row {row}");
+        }
+        (nobody, batch.sample_count - nobody)
+    });
+    // Six deviations of a binomial count of 2,000 trials; user 7 is in one split only.
+    for ((nobody, _), want) in splits.into_iter().zip([1000.0, 600.0, 400.0]) {
+        assert!((nobody as f64 - want).abs() < 6.0 * (want * (1.0 - want / 2000.0_f64)).sqrt(), "{splits:?}");
+    }
+    let mut of_user: Vec<usize> = splits.iter().map(|(_, somebody)| *somebody).collect();
+    of_user.sort_unstable();
+    assert_eq!(of_user, [0, 0, 2000]);
+}
+
+#[test]
+fn labels_that_keep_together_are_told_where_they_are_trained_on_so() {
+    let place = Place::new();
+    let rows = |label: fn(usize) -> usize| -> String {
+        let rows = (0..20_000).map(|row| format!("{},{row},{},{row}\n", label(row), row % 37));
+        format!("click,row,user,time\n{}", rows.collect::<String>())
+    };
+    let sorted = place.write("sorted.csv", rows(|row| usize::from(row >= 15_000)));
+    let mixed = place.write("mixed.csv", rows(|row| usize::from(row * 7 % 20 < 5)));
+    let mut data = data(SplitSpec::ByFile);
+    let warnings =
+        |data: &DataSpec, file: &String| place.prepare(data, std::slice::from_ref(file)).unwrap().warnings;
+    let told = warnings(&data, &sorted);
+    assert!(
+        matches!(&told[..], [one] if one.contains("label `click`") && one.contains("0.000 to 1.000")),
+        "{told:?}"
+    );
+    assert!(told[0].contains("`shuffle = true`"), "{told:?}");
+    assert_eq!(warnings(&data, &mixed), Vec::<String>::new());
+    // The whole split is mixed then.
+    data.shuffle = true;
+    assert_eq!(warnings(&data, &sorted), Vec::<String>::new());
+}
+
+#[test]
+fn times_that_fall_between_files_are_told() {
+    let place = Place::new();
+    let files = [("b.csv", 0..100), ("a.csv", 100..200)].map(|(name, range)| place.write(name, rows(range)));
+    let mut data = data(SplitSpec::ByRow { valid: 0.0, test: 0.2 });
+    data.shuffle = true;
+    let warnings = |data: &DataSpec, files: &[String]| place.prepare(data, files).unwrap().warnings;
+    assert_eq!(warnings(&data, &files), Vec::<String>::new());
+    let falling = [files[1].clone(), files[0].clone()];
+    let told = warnings(&data, &falling);
+    assert!(matches!(&told[..], [one] if one.contains("times fall between files")), "{told:?}");
+    assert!(
+        told[0].contains("a.csv begins at 10") && told[0].contains("b.csv, read after it, ends at 9"),
+        "{told:?}"
+    );
+    // The order of the files does not matter where rows are shuffled and not split by it.
+    data.split = SplitSpec::ByFile;
+    assert_eq!(warnings(&data, &falling), Vec::<String>::new());
 }

@@ -65,12 +65,14 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
     }
     let follow = follow::follow(run.follow, &columns.columns, &columns.source, &mut model)?;
     check_process(&process, grain_count, run.data.kind, &run.data.split)?;
+    between("run.data.unknown_share", run.data.unknown_share, 0.0, 0.5)?;
     let data = DataSpec {
         source: columns.source,
         columns: columns.columns,
         split: run.data.split,
         bad_rows: run.data.on_bad_row,
         shuffle: run.data.shuffle,
+        unknown_share: run.data.unknown_share,
     };
     let sparse = training::sparse(run.sparse)?;
     let dense = training::dense(run.dense)?;

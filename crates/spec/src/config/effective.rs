@@ -153,6 +153,7 @@ fn raw_data(run: &Run) -> RawData {
         split: data.split.clone(),
         on_bad_row: data.bad_rows,
         shuffle: data.shuffle,
+        unknown_share: data.unknown_share,
         time: named(&data.columns.time),
         group: named(&data.columns.group),
         segment: named(&data.columns.segment),

@@ -92,6 +92,9 @@ section! {
         pub on_bad_row: BadRows = BadRows::Fail,
         /// Visit the training data in a seeded order that differs per epoch. Off means the order of the files.
         pub shuffle: bool = true,
+        /// Share of the ids of vocabulary columns that are taken for unknown while training, others in every epoch: so the
+        /// row that all unknown ids share learns what to say of an id that nobody has seen. 0 leaves it as it was born.
+        pub unknown_share: f64 = 0.01,
         /// Column with the event's time, a whole number; needed to split by time.
         pub time: Option<String> = None,
         /// Column that groups samples for GAUC, such as a user; any value.

@@ -4,6 +4,7 @@
 //! the group, and goes on with the others: the groups that stay are complete, so their GAUC is that of an even
 //! sample of all groups.
 
+use campanile_spec::NO_GROUP;
 use serde::{Deserialize, Serialize};
 
 use super::auc::area;
@@ -58,14 +59,14 @@ impl Ranking {
         Ranking { auc_samples_max, gauc_samples_max, all: Some(Vec::new()), grouped: Vec::new(), halvings: 0 }
     }
 
-    /// Adds a sample, of a group if it has one.
+    /// Adds a sample, of a group if it has one: samples without are not one group.
     pub fn add(&mut self, one: &One, group: Option<u64>) {
         let held = Held::of(one);
         match &mut self.all {
             Some(all) if all.len() < self.auc_samples_max => all.push(held),
             _ => self.all = None,
         }
-        let Some(group) = group.filter(|&group| kept(group, self.halvings)) else {
+        let Some(group) = group.filter(|&group| group != NO_GROUP && kept(group, self.halvings)) else {
             return;
         };
         self.grouped.push((group, held));

@@ -162,6 +162,7 @@ impl Tally {
         };
         let segment = |(place, sums): (usize, &SegmentSums)| SegmentValues {
             segment: place as u32,
+            name: None,
             count: sums.count,
             label_rate: finite(sums.label.0 / sums.weight.0),
             calibration: finite(sums.probability.0 / sums.label.0),

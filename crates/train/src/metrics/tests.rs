@@ -287,3 +287,19 @@ fn a_column_of_another_length_is_the_callers_mistake() {
     let scored = Scored { logits: &[0.0; 2], labels: &[0.0; 2], weights: &[1.0], ..Scored::default() };
     TaskMetrics::for_evaluation().add(&scored);
 }
+
+/// Impressions of nobody are not one user's: they are left out of GAUC, and count everywhere else.
+#[test]
+fn samples_without_a_group_have_no_part_in_gauc() {
+    let mut metrics = TaskMetrics::for_evaluation();
+    let (no, user) = (campanile_spec::NO_GROUP, 7);
+    metrics.add(&Scored {
+        logits: &[0.0, 0.0, -3.0, -2.0, 2.0, 3.0],
+        labels: &[0.0, 1.0, 0.0, 0.0, 1.0, 1.0],
+        groups: &[user, user, no, no, no, no],
+        ..Scored::default()
+    });
+    let values = metrics.snapshot();
+    assert_eq!((values.gauc, values.gauc_groups, values.count), (Some(0.5), 1, 6));
+    assert!(values.auc.unwrap() > 0.9);
+}

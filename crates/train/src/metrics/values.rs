@@ -52,10 +52,13 @@ pub enum AucKind {
 }
 
 /// The metrics of one segment.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SegmentValues {
     /// Its number.
     pub segment: u32,
+    /// Its value in the data; none where segments are numbers to begin with, as those of worlds and of streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Samples with a label.
     pub count: u64,
     /// Mean label.

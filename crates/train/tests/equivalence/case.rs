@@ -221,6 +221,7 @@ pub fn run_of(case: &Case) -> Run {
             split: SplitSpec::ByFile,
             bad_rows: BadRows::Fail,
             shuffle: false,
+            unknown_share: 0.0,
         },
         model: ModelSpec {
             dense_count: case.dense_count,

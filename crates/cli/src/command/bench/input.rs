@@ -101,5 +101,6 @@ fn description(ids: usize) -> DataSpec {
         split: SplitSpec::ByFile,
         bad_rows: BadRows::Fail,
         shuffle: true,
+        unknown_share: 0.0,
     }
 }

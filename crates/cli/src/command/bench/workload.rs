@@ -45,6 +45,7 @@ pub fn run(arguments: &TrainBenchArguments) -> Run {
             split: SplitSpec::ByFile,
             bad_rows: BadRows::Fail,
             shuffle: false,
+            unknown_share: 0.0,
         },
         model: model(arguments),
         sparse: SparseTraining {
