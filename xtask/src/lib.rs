@@ -1,6 +1,7 @@
 //! Chores as a library, so that tests can call them: `cargo test` and `cargo xtask` see the same rules.
 
 pub mod reference;
+pub mod skew;
 pub mod stages;
 pub mod tidy;
 pub mod wishes;

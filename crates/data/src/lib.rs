@@ -30,6 +30,6 @@ mod prep;
 pub use dataset::{Dataset, Reader};
 pub use error::{BadReason, BadRow, DataError, RowUnit};
 pub use packed::{BlockSummary, PackedSummary, inspect};
-pub use prep::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
+pub use prep::{IdCounts, PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
 pub use transforms::{Raw, Transforms};
 pub use unknown::UnknownIds;

@@ -16,6 +16,7 @@
 mod cache;
 mod count_ids;
 mod file_order;
+mod id_counts;
 mod journal;
 mod measure;
 mod pack;
@@ -42,6 +43,7 @@ use crate::{
     transforms::Transforms,
     world::World,
 };
+pub use id_counts::IdCounts;
 pub(crate) use journal::replace_file;
 use journal::{Journal, Pass};
 use pipeline::RoundLimits;
@@ -140,6 +142,8 @@ pub struct Prepared {
     pub skipped: SkippedRows,
     /// What may be meant so, and is worth a word.
     pub warnings: Vec<String>,
+    /// The ids of vocabulary columns in train, valid and test, and how many of them are unknown.
+    pub ids: [Vec<IdCounts>; 3],
 }
 
 /// Finds the packed form of the data in the cache, or makes it, or goes on making it.
@@ -210,6 +214,7 @@ impl Prepared {
             transforms,
             skipped: SkippedRows::default(),
             warnings: Vec::new(),
+            ids: Default::default(),
         })
     }
 }
@@ -236,6 +241,7 @@ fn synthetic(world: World, columns: &Columns, source: &SourceSpec) -> Result<Pre
         fingerprint: crate::value::fingerprint(facts.as_bytes()),
         skipped: SkippedRows::default(),
         warnings: Vec::new(),
+        ids: Default::default(),
     })
 }
 

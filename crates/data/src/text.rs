@@ -148,13 +148,9 @@ impl Cells for TextCells<'_> {
         &self,
         slot: usize,
         separator: u8,
-        mut visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
+        visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
     ) -> Result<(), BadReason> {
-        let cell = self.record.bytes(self.bytes, &self.cells[slot]);
-        if cell.is_empty() {
-            return Ok(());
-        }
-        cell.split(|&byte| byte == separator).try_for_each(|item| visit(Raw::text(item)))
+        self.cell(slot).items(separator).try_for_each(visit)
     }
 }
 

@@ -38,6 +38,10 @@ pub fn run(arguments: &EvalArguments, place: &Place) -> Result<()> {
     }
     println!("{} on {} rows of the {name} split", found.display(), format::count(dataset.row_count()));
     print!("{}", scores_table(&[(name, &scores)]));
+    let ids = &prepared.ids[arguments.split as usize];
+    if let Some(line) = prep::unknown_ids(name, ids) {
+        println!("{line}");
+    }
     write_report(
         arguments.report.as_deref(),
         &json!({
@@ -45,6 +49,7 @@ pub fn run(arguments: &EvalArguments, place: &Place) -> Result<()> {
             "checkpoint": found,
             "split": name,
             "rows": dataset.row_count(),
+            "ids": ids,
             "evaluation": { name: { "tasks": scores } },
         }),
     )

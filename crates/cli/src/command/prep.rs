@@ -1,7 +1,7 @@
 //! `campanile prep`: raw logs to the packed form.
 
 use anyhow::Result;
-use campanile_data::{PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
+use campanile_data::{IdCounts, PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
 use campanile_spec::{Bytes, config::Job};
 use campanile_train::ranks::Pulse;
 use serde_json::json;
@@ -23,6 +23,11 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
         format::count(test),
         job.process.cache_dir.display()
     );
+    for (split, counts) in ["train", "valid", "test"].into_iter().zip(&prepared.ids) {
+        if let Some(line) = unknown_ids(split, counts) {
+            println!("{line}");
+        }
+    }
     println!("next: campanile train {}", arguments.job.display());
     write_report(
         arguments.report.as_deref(),
@@ -31,9 +36,18 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
             "rows": { "train": train, "valid": valid, "test": test },
             "skipped_rows": prepared.skipped.total,
             "warnings": prepared.warnings,
+            "ids": { "train": prepared.ids[0], "valid": prepared.ids[1], "test": prepared.ids[2] },
             "fingerprint": prepared.fingerprint,
         }),
     )
+}
+
+/// Says which share of a split's ids has no row of its own; nothing where all have.
+pub fn unknown_ids(split: &str, counts: &[IdCounts]) -> Option<String> {
+    let unknown = counts.iter().filter(|counts| counts.unknown > 0);
+    let told: Vec<String> =
+        unknown.map(|counts| format!("`{}` {:.2} %", counts.column, 100.0 * counts.share())).collect();
+    (!told.is_empty()).then(|| format!("ids of {split} that have no row of their own: {}", told.join(", ")))
 }
 
 /// Packs the job's data, or finds it packed, and says what was left out.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Prepared, SkippedRows,
     file_order::{BlockCount, FileOrder},
+    id_counts::SplitIds,
     journal::replace_file,
     pack::SPLIT_FILES,
 };
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// Changes whenever the same job and files would give other packed bytes.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// The rows of one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,7 @@ pub(super) struct Manifest {
     pub skipped: SkippedRows,
     pub segments: Vec<String>,
     pub order: FileOrder,
+    pub ids: SplitIds,
     pub rows_read: u64,
 }
 
@@ -192,6 +194,15 @@ impl Cache {
         let blocks = BlockCount { count: train.row_count().div_ceil(block_rows), rows: block_rows as u32 };
         let warnings = manifest.order.warnings(data, inputs, blocks);
         let skipped = manifest.skipped.clone();
-        Ok(Prepared { train, valid, test, transforms, fingerprint, skipped, warnings })
+        Ok(Prepared {
+            train,
+            valid,
+            test,
+            transforms,
+            fingerprint,
+            skipped,
+            warnings,
+            ids: manifest.ids.splits,
+        })
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use campanile_spec::data::BadRows;
 use serde::{Deserialize, Serialize};
 
-use super::{PrepPhase, SkippedRows, file_order::FileOrder, measure::Moments};
+use super::{PrepPhase, SkippedRows, file_order::FileOrder, id_counts::SplitIds, measure::Moments};
 use crate::{
     decode::Decoded,
     error::{BadRow, DataError, IoContext},
@@ -46,6 +46,8 @@ pub(crate) struct Journal {
     pub segments: Vec<String>,
     /// What the order of the rows says so far.
     pub order: FileOrder,
+    /// Ids by split so far.
+    pub ids: SplitIds,
 }
 
 /// How far a pass over the files is.
@@ -132,6 +134,7 @@ impl Journal {
             sequence: 0,
             segments: Vec::new(),
             order: FileOrder::default(),
+            ids: SplitIds::default(),
         }
     }
 

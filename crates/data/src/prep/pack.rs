@@ -12,7 +12,8 @@ use campanile_spec::data::SplitSpec;
 use super::{
     Preparation, SkippedRows,
     cache::{Manifest, SplitRows},
-    file_order::FileOrder,
+    id_counts::RowShares,
+    journal::Journal,
     rows_of_shares,
 };
 use crate::{
@@ -35,7 +36,8 @@ impl Preparation<'_> {
         let mut chunks = self.chunks(decoder);
         let spare = Arc::clone(&self.spare);
         let mut workers = vec![(); self.workers];
-        let mut order = self.journal.order.clone();
+        let (mut order, mut ids) = (self.journal.order.clone(), self.journal.ids.clone());
+        let shares = self.row_shares();
         let work = |_: &mut (), _: u64, chunk: &Chunk| {
             let mut decoded = spare.take(decoder);
             chunk.decode(decoder, &mut decoded);
@@ -45,6 +47,8 @@ impl Preparation<'_> {
             let more = self.round(&mut chunks, &mut workers, work, |(file, mut decoded)| {
                 segments.renumber(&mut decoded)?;
                 order.add(file, &decoded.splits, decoder.schema.block_rows());
+                let how = (&decoder.schema, &*decoder.transforms);
+                ids.add(&decoded.splits, how, shares, writers[0].row_count());
                 for (writer, rows) in writers.iter_mut().zip(&decoded.splits) {
                     writer.append(rows)?;
                 }
@@ -55,9 +59,11 @@ impl Preparation<'_> {
             }
             self.journal.segments.clone_from(&segments.names);
             self.journal.order.clone_from(&order);
+            self.journal.ids.clone_from(&ids);
             self.suspend(&mut writers)?;
         }
-        self.finish(writers, segments.names, order)
+        (self.journal.segments, self.journal.order, self.journal.ids) = (segments.names, order, ids);
+        self.finish(writers)
     }
 
     fn header(&self, decoder: &Decoder) -> Header {
@@ -96,12 +102,17 @@ impl Preparation<'_> {
         remove_tails(&self.dir, last)
     }
 
-    fn finish(
-        &mut self,
-        writers: Vec<PackedWriter>,
-        segments: Vec<String>,
-        order: FileOrder,
-    ) -> Result<(), DataError> {
+    /// Where the place of a row decides its split, and has to be known for vocabularies: how.
+    fn row_shares(&self) -> Option<RowShares> {
+        match self.data.split {
+            SplitSpec::ByRow { valid, test } => {
+                Some(RowShares { total: self.journal.row_total, valid, test })
+            }
+            _ => None,
+        }
+    }
+
+    fn finish(&mut self, writers: Vec<PackedWriter>) -> Result<(), DataError> {
         let counts: Vec<u64> = writers.iter().map(PackedWriter::row_count).collect();
         let splits = match self.data.split {
             SplitSpec::ByRow { valid, test } => {
@@ -129,8 +140,9 @@ impl Preparation<'_> {
                 writer.finish()?;
             }
         }
-        let skipped: SkippedRows = pass.skipped.clone();
-        Manifest { splits, skipped, segments, order, rows_read: pass.rows_read }.save(&self.dir)
+        let (skipped, rows_read): (SkippedRows, u64) = (pass.skipped.clone(), pass.rows_read);
+        let Journal { segments, order, ids, .. } = self.journal.clone();
+        Manifest { splits, skipped, segments, order, ids, rows_read }.save(&self.dir)
     }
 }
 

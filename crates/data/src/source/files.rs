@@ -192,4 +192,22 @@ mod tests {
             ["a9", "a10b2", "a10b10", "day", "day_", "day_1", "day_002", "day_2", "day_02b", "day_10"]
         );
     }
+
+    /// The same name, length, time and contents, seen from another directory, are another set of the cache.
+    #[test]
+    fn a_file_is_known_by_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["a", "b"].map(|name| {
+            let directory = folder.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            let path = directory.join("day.csv");
+            fs::write(&path, "y,x\n0,1\n").unwrap();
+            File::options().write(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+            // As a job names it that is started in that directory.
+            InputFile { path: "day.csv".into(), ..describe(path, Split::Train).unwrap() }
+        });
+        assert_ne!(files[0], files[1]);
+        let [a, b] = files.map(|file| (file.path, file.bytes, file.modified, file.identity.sample));
+        assert_eq!(a, b, "nothing else tells them apart");
+    }
 }

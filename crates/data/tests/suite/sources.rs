@@ -1,11 +1,17 @@
 //! Criteo's files, plain and compressed, against a plain reading of the same lines.
 
-use std::{collections::BTreeMap, io::Write};
+use std::{
+    collections::{BTreeMap, HashSet},
+    io::Write,
+};
 
 use campanile_data::{Raw, prepare};
-use campanile_spec::{Batch, data::IdMap};
+use campanile_spec::{
+    Batch,
+    data::{Columns, DataSpec, IdMap},
+};
 
-use crate::fixture::{Place, criteo, criteo_lines, packed_files, read_all, train_files};
+use crate::fixture::{Place, criteo, criteo_lines, csv, label, packed_files, read_all, sparse, train_files};
 
 #[test]
 fn criteo_rows_are_what_the_transforms_say() {
@@ -180,4 +186,37 @@ fn positions_that_are_not_there_are_refused() {
     let prepared = place.prepare(&data, &[place.write("day.tsv", criteo_lines(10, 6))]).unwrap();
     let error = prepared.train.reader().unwrap().read(0, 5..11, &mut Batch::default()).unwrap_err();
     assert_eq!(error.to_string(), "rows 5..11 were asked for, the split has 10");
+}
+
+/// A file sorted by label and by user: every batch of a shuffled epoch has the label rate and the users of the whole file,
+/// in any epoch, from the seed alone.
+#[test]
+fn a_sorted_file_is_mixed_across_blocks() {
+    const ROWS: u64 = 150_000;
+    let place = Place::new();
+    let columns = Columns {
+        labels: vec![label("click")],
+        sparse: vec![sparse("user", IdMap::Direct, ROWS)],
+        ..Columns::default()
+    };
+    let body: String =
+        (0..ROWS).map(|row| format!("{},{}\n", u8::from(row >= ROWS * 3 / 4), row / 1000)).collect();
+    let data = DataSpec { shuffle: true, ..csv(columns) };
+    let files = [place.write("rows.csv", format!("click,user\n{body}"))];
+    let train = place.prepare(&data, &files).unwrap().train;
+    let (mut reader, mut again) = (train.reader().unwrap(), train.reader().unwrap());
+    let (mut batch, mut part) = (Batch::default(), Batch::default());
+    for epoch in [0, 3] {
+        for start in (0..ROWS - 1000).step_by(14_900) {
+            reader.read(epoch, start..start + 1000, &mut batch).unwrap();
+            let clicks = batch.labels.iter().filter(|label| **label == 1.0).count();
+            // Six deviations of a binomial count of 1,000 trials.
+            assert!((168..332).contains(&clicks), "{clicks} of 1,000 at {start}, epoch {epoch}");
+            let users: HashSet<u32> = batch.bags.feature(0).rows.iter().copied().collect();
+            assert!(users.len() > 140, "{} of 150 users at {start}, epoch {epoch}", users.len());
+            // Another rank, or a run that goes on, reads its part alone.
+            again.read(epoch, start + 600..start + 900, &mut part).unwrap();
+            assert_eq!(part, batch.slice(600..900));
+        }
+    }
 }

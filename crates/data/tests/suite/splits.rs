@@ -9,7 +9,7 @@ use campanile_spec::{
     data::{Columns, DataSpec, IdMap, SplitSpec},
 };
 
-use crate::fixture::{Place, criteo, criteo_lines, csv, dense, label, read_all, sparse, train_files};
+use crate::fixture::{Place, criteo, criteo_lines, csv, dense, label, list, read_all, sparse, train_files};
 
 fn rows(range: std::ops::Range<usize>) -> String {
     let body: String = range.map(|row| format!("{},{row},{},{}\n", row % 2, row % 37, row / 10)).collect();
@@ -230,4 +230,33 @@ fn times_that_fall_between_files_are_told() {
     // The order of the files does not matter where rows are shuffled and not split by it.
     data.split = SplitSpec::ByFile;
     assert_eq!(warnings(&data, &falling), Vec::<String>::new());
+}
+
+#[test]
+fn ids_without_a_row_are_counted_by_split() {
+    let place = Place::new();
+    let counts = |data: &DataSpec, text: String| {
+        let prepared = place.prepare(data, &[place.write("rows.csv", text)]).unwrap();
+        prepared.ids.map(|columns| columns.iter().map(|one| (one.ids, one.unknown)).collect::<Vec<_>>())
+    };
+    let mut by_row = data(SplitSpec::ByRow { valid: 0.25, test: 0.25 });
+    // The row's number is an id that comes once; lists have one known id and one that no other row has.
+    let vocabulary = |min_count| IdMap::Vocabulary { min_count };
+    by_row.columns.sparse = vec![
+        sparse("row", vocabulary(1), 1 << 20),
+        sparse("user", vocabulary(1), 100),
+        list("both", vocabulary(2), 1 << 20),
+    ];
+    // Rows of several chunks, so that the splits begin inside them.
+    let body: String =
+        (0..40_000).map(|row| format!("{},{row},{},{row},{}|r{row}\n", row % 2, row % 37, row % 5)).collect();
+    let text = format!("click,row,user,time,both\n{body}");
+    let [train, valid, test] = counts(&by_row, text.clone());
+    assert_eq!(train, [(20_000, 0), (20_000, 0), (40_000, 20_000)]);
+    assert_eq!(valid, [(10_000, 10_000), (10_000, 0), (20_000, 10_000)]);
+    assert_eq!(test, valid);
+    let by_time = DataSpec { split: SplitSpec::ByTime { valid_from: 30_000, test_from: 39_999 }, ..by_row };
+    let [train, valid, test] = counts(&by_time, text);
+    assert_eq!(train[2], (60_000, 30_000));
+    assert_eq!((valid[0], test[0]), ((9_999, 9_999), (1, 1)));
 }
