@@ -43,6 +43,12 @@ const NEEDS: &[Need] = &[
         advice: "run `rustup component add clippy`",
     },
     Need {
+        what: "cargo-deny, which says on what we may build (some two minutes)",
+        probe: "cargo deny --version",
+        install: Some(DENY_INSTALL),
+        advice: "let cargo reach its registry, then run `cargo install cargo-deny --version 0.20.2 --locked`",
+    },
+    Need {
         what: "a Python with onnxruntime, pyarrow and safetensors (target/python)",
         probe: "python3 xtask/python/environment.py --check",
         install: Some("python3 xtask/python/environment.py"),
@@ -86,6 +92,12 @@ const NEEDS: &[Need] = &[
     },
 ];
 
+/// What is denied changes with the program, so its version is fixed. Without optimisation it is built in half the time, and
+/// takes two seconds all the same.
+const DENY_INSTALL: &str = "cargo install --quiet cargo-deny --version 0.20.2 --locked --debug";
+
+const DENY: &str = "cargo deny --all-features check --hide-inclusion-graph licenses bans sources";
+
 /// One check.
 struct Stage {
     name: &'static str,
@@ -97,6 +109,7 @@ struct Stage {
 const STAGES: &[Stage] = &[
     Stage { name: "format", command: "cargo fmt --all --check", environment: &[] },
     Stage { name: "tidy", command: "cargo test --quiet --package xtask", environment: &[] },
+    Stage { name: "dependencies", command: DENY, environment: &[] },
     Stage {
         name: "clippy",
         command: "cargo clippy --quiet --workspace --all-features --all-targets -- -D warnings",

@@ -1,6 +1,6 @@
 //! Programs of others that some tests use when they are there: a Python client, curl, a browser.
 //!
-//! A test says `NOT CHECKED` when its program is missing. Here they are brought where that can be done without
+//! A test says `NOT CHECKED` when its program is missing, and fails where `CI` is set. Here they are brought where that can be done without
 //! asking, so that in CI nothing is left out; where it cannot, one line says what to install.
 
 use std::{

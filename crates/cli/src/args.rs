@@ -97,6 +97,8 @@ pub enum Command {
 ///
 /// Reads the job, packs its data if that was not done yet, trains, evaluates, and leaves checkpoints, metrics
 /// (metrics.jsonl and TensorBoard events) and the effective job in process.output_dir.
+///
+/// Ctrl-C and SIGTERM end it after the present step, with a checkpoint; the same command goes on from there.
 #[derive(Debug, Args)]
 pub struct TrainArguments {
     /// The job file; see docs/job.md, and examples/ for ready ones.
@@ -133,9 +135,11 @@ impl TrainArguments {
 }
 
 /// `campanile eval`.
+///
+/// The checkpoint's own model reads the rows with its own columns and transforms, found by name, whichever job has trained it.
 #[derive(Debug, Args)]
 pub struct EvalArguments {
-    /// The job file.
+    /// The job file: where the rows are, and how they are split.
     pub job: PathBuf,
     /// The checkpoint, or a directory of checkpoints, of which the newest is taken. Without it, the job's own.
     #[arg(long, value_name = "DIR")]

@@ -5,7 +5,7 @@
 //! alone proves only that this thread lives, so it also carries how much the rank has done. Who hears nothing for too
 //! long takes the other for dead: the launcher ends the job, and a rank ends itself.
 //!
-//! A beat is a line of JSON; the answer is a byte. The first line of a connection has the token that the launcher put
+//! A beat is a line of JSON; the answer is a byte, which says whether the rank is to stop. The first line of a connection has the token that the launcher put
 //! into the environment, so that strangers are not heard.
 
 use std::{
@@ -23,7 +23,10 @@ use campanile_comm::{host_name, mpi::Activity};
 use campanile_train::ranks::Pulse;
 use serde_json::json;
 
-use crate::awake::AwakeClock;
+use crate::{
+    awake::AwakeClock,
+    interrupt::{Interrupts, Signal},
+};
 
 /// The variable in which the launcher tells where it is.
 pub const VARIABLE: &str = "CAMPANILE_LAUNCHER";
@@ -84,6 +87,23 @@ impl Launcher {
     }
 }
 
+/// The answer to a beat.
+pub const GO_ON: u8 = b'.';
+/// The answer when the launcher was interrupted.
+pub const STOP_INTERRUPTED: u8 = b'i';
+/// The answer when the launcher was told to terminate.
+pub const STOP_TERMINATED: u8 = b't';
+
+/// What a rank shows of itself, and where it hears that it is to stop.
+pub struct Watched {
+    /// How far it is.
+    pub pulse: Arc<Pulse>,
+    /// Whether messages move.
+    pub activity: Activity,
+    /// Told when the launcher wants the job to stop.
+    pub interrupts: Arc<Interrupts>,
+}
+
 /// The thread that beats.
 pub struct Heartbeat {
     shared: Arc<Shared>,
@@ -99,20 +119,14 @@ struct Shared {
 
 impl Heartbeat {
     /// Connects and begins to beat.
-    pub fn start(
-        launcher: Launcher,
-        rank: usize,
-        pulse: Arc<Pulse>,
-        activity: Activity,
-    ) -> Result<Heartbeat> {
+    pub fn start(launcher: Launcher, rank: usize, watched: Watched) -> Result<Heartbeat> {
         let stream = launcher.connect()?;
         let shared = Arc::new(Shared::default());
         let mut beater = Beater {
             stream,
             launcher,
             rank,
-            pulse,
-            activity,
+            watched,
             shared: Arc::clone(&shared),
             clock: AwakeClock::start(),
             answered: Duration::ZERO,
@@ -137,8 +151,7 @@ struct Beater {
     stream: TcpStream,
     launcher: Launcher,
     rank: usize,
-    pulse: Arc<Pulse>,
-    activity: Activity,
+    watched: Watched,
     shared: Arc<Shared>,
     clock: AwakeClock,
     /// When the launcher was heard last, by the clock.
@@ -177,15 +190,16 @@ impl Beater {
     /// Says where the rank is, and reads the answers to earlier beats.
     fn beat(&mut self, goodbye: Option<String>) -> std::io::Result<()> {
         let goodbye = goodbye.and_then(|words| serde_json::from_str::<serde_json::Value>(&words).ok());
+        let Watched { pulse, activity, .. } = &self.watched;
         let line = json!({
             "token": self.launcher.token,
             "rank": self.rank,
             "host": host_name(),
             "pid": std::process::id(),
-            "phase": self.pulse.phase(),
-            "step": self.pulse.step(),
-            "moves": self.pulse.moves() + self.activity.exchanges(),
-            "waiting": self.activity.is_waiting(),
+            "phase": pulse.phase(),
+            "step": pulse.step(),
+            "moves": pulse.moves() + activity.exchanges(),
+            "waiting": activity.is_waiting(),
             "goodbye": goodbye,
         });
         self.stream.set_write_timeout(Some(self.launcher.silence))?;
@@ -196,8 +210,15 @@ impl Beater {
         self.stream.set_nonblocking(false)?;
         match read {
             Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {
+            Ok(count) => {
                 self.answered = self.clock.look();
+                for (answer, signal) in
+                    [(STOP_INTERRUPTED, Signal::Interrupt), (STOP_TERMINATED, Signal::Terminate)]
+                {
+                    if answers[..count].contains(&answer) {
+                        self.watched.interrupts.asked_by_launcher(signal);
+                    }
+                }
                 Ok(())
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),

@@ -8,9 +8,11 @@ mod args;
 mod awake;
 mod claim;
 mod command;
+mod complaint;
 mod format;
 #[cfg(feature = "mpi")]
 mod heartbeat;
+mod interrupt;
 mod job_file;
 mod measure;
 mod place;

@@ -6,6 +6,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::{Result, anyhow, bail};
@@ -13,13 +14,16 @@ use campanile_comm::Communicator;
 use campanile_spec::config::Job;
 use campanile_train::ranks::{Pulse, Ranks};
 
+use crate::complaint;
 #[cfg(feature = "mpi")]
-use crate::heartbeat::{Heartbeat, Launcher};
+use crate::heartbeat::{Heartbeat, Launcher, Watched};
+use crate::interrupt::{Interrupted, Interrupts};
 
 /// Alone, or one of many.
 pub struct Place {
     many: Option<Many>,
-    pulse: std::sync::Arc<Pulse>,
+    pulse: Arc<Pulse>,
+    interrupts: Arc<Interrupts>,
 }
 
 /// One rank of many.
@@ -37,27 +41,36 @@ enum Many {}
 impl Place {
     /// Finds out from the environment, and joins the others if there are any.
     pub fn find() -> Result<Place> {
-        let pulse = std::sync::Arc::new(Pulse::default());
         match processes_started() {
-            None => Ok(Place { many: None, pulse }),
-            Some(count) => Place::among_many(count, pulse),
+            None => Ok(Place::alone()),
+            Some(count) => Place::among_many(count),
         }
     }
 
+    fn alone() -> Place {
+        Place { many: None, pulse: Arc::default(), interrupts: Arc::default() }
+    }
+
     #[cfg(feature = "mpi")]
-    fn among_many(_count: usize, pulse: std::sync::Arc<Pulse>) -> Result<Place> {
+    fn among_many(_count: usize) -> Result<Place> {
+        let (pulse, interrupts) = (Arc::<Pulse>::default(), Arc::<Interrupts>::default());
         let launcher = Launcher::from_environment()?;
         let world = campanile_comm::mpi::World::join(campanile_comm::mpi::Settings::default())?;
         let comm = world.all_ranks();
         let heartbeat = launcher
             .map(|launcher| {
-                Heartbeat::start(launcher, comm.rank(), std::sync::Arc::clone(&pulse), world.activity())
+                let watched = Watched {
+                    pulse: Arc::clone(&pulse),
+                    activity: world.activity(),
+                    interrupts: Arc::clone(&interrupts),
+                };
+                Heartbeat::start(launcher, comm.rank(), watched)
             })
             .transpose();
         match heartbeat {
-            Ok(heartbeat) => Ok(Place { many: Some(Many { world, comm, heartbeat }), pulse }),
+            Ok(heartbeat) => Ok(Place { many: Some(Many { world, comm, heartbeat }), pulse, interrupts }),
             Err(error) => {
-                let message = format!("{error:#}");
+                let message = complaint::words(&error);
                 // It is this error that is told; what the others say of it is their affair.
                 let _ = world.leave(Err(message));
                 Err(error)
@@ -66,10 +79,10 @@ impl Place {
     }
 
     #[cfg(not(feature = "mpi"))]
-    fn among_many(count: usize, pulse: std::sync::Arc<Pulse>) -> Result<Place> {
+    fn among_many(count: usize) -> Result<Place> {
         // A single process trains as well alone.
         if count == 1 {
-            return Ok(Place { many: None, pulse });
+            return Ok(Place::alone());
         }
         bail!(
             "mpirun started {count} processes, but this program was built without MPI and each would train by itself; \
@@ -135,10 +148,15 @@ impl Place {
         &self.pulse
     }
 
+    /// The signals that this process hears.
+    pub fn interrupts(&self) -> &Arc<Interrupts> {
+        &self.interrupts
+    }
+
     /// Lets all processes fail where one has failed.
     pub fn together<T>(&self, outcome: Result<T>) -> Result<T> {
         if let Some(comm) = self.comm() {
-            comm.agree(outcome.as_ref().map(drop).map_err(|error| format!("{error:#}")))?;
+            comm.agree(outcome.as_ref().map(drop).map_err(complaint::words))?;
         }
         outcome
     }
@@ -147,9 +165,8 @@ impl Place {
     pub fn first_then_others<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         let Some(comm) = self.comm() else { return work() };
         let first = if comm.rank() == 0 { Some(work()) } else { None };
-        let words = first
-            .as_ref()
-            .map_or(Ok(()), |outcome| outcome.as_ref().map(drop).map_err(|error| format!("{error:#}")));
+        let words =
+            first.as_ref().map_or(Ok(()), |outcome| outcome.as_ref().map(drop).map_err(complaint::words));
         comm.agree(words)?;
         self.together(first.unwrap_or_else(work))
     }
@@ -176,20 +193,38 @@ impl Place {
     #[cfg(feature = "mpi")]
     fn end(self, outcome: Result<()>) -> ExitCode {
         let Some(Many { world, comm, heartbeat }) = self.many else { return told(outcome) };
+        // All ranks have stopped together: none of them has failed.
+        let (outcome, code) = match outcome {
+            Err(error) => match error.downcast::<Interrupted>() {
+                Ok(interrupted) => {
+                    if comm.rank() == 0 {
+                        eprintln!("{interrupted}");
+                    }
+                    (Ok(()), ExitCode::from(interrupted.signal.exit_code()))
+                }
+                Err(error) => (Err(error), ExitCode::SUCCESS),
+            },
+            Ok(()) => (Ok(()), ExitCode::SUCCESS),
+        };
         let known = world.failure();
         let here = match (&outcome, &known) {
             (Ok(()), _) => None,
-            (Err(error), None) => Some(format!("{error:#}")),
+            (Err(error), None) => Some(complaint::words(error)),
             (Err(_), Some(failure)) => (failure.rank == comm.rank()).then(|| failure.message.clone()),
         };
         if let Some(message) = &here {
-            eprintln!("error: rank {} (host {}): {message}", comm.rank(), comm.host_name());
+            eprintln!(
+                "error: rank {} (host {}): {}",
+                comm.rank(),
+                comm.host_name(),
+                complaint::printable(message)
+            );
         }
         if let Some(heartbeat) = heartbeat {
             heartbeat.say_goodbye(outcome.is_ok(), here.as_deref());
         }
-        let left = world.leave(outcome.map_err(|error| here.unwrap_or_else(|| format!("{error:#}"))));
-        if left.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        let left = world.leave(outcome.map_err(|error| here.unwrap_or_else(|| complaint::words(&error))));
+        if left.is_ok() { code } else { ExitCode::FAILURE }
     }
 
     #[cfg(not(feature = "mpi"))]
@@ -202,10 +237,16 @@ impl Place {
 pub fn told(outcome: Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref::<Interrupted>() {
+            Some(interrupted) => {
+                eprintln!("{interrupted}");
+                ExitCode::from(interrupted.signal.exit_code())
+            }
+            None => {
+                eprintln!("error: {}", complaint::printable(&complaint::words(&error)));
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

@@ -12,23 +12,30 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use campanile_data::{Dataset, Prepared, Transforms};
-use campanile_spec::config::{Job, Publish};
+use campanile_data::Prepared;
+use campanile_spec::{
+    config::{Job, Publish},
+    data::Split,
+};
 use campanile_tables::{Registry, checkpoint, registry::Shape};
 
-use crate::command::{
-    gate::{Examples, HeldBack, HoldOut, Margins},
-    publish::{Desk, sentence},
+use crate::{
+    command::{
+        gate::{HeldBack, HoldOut, Margins},
+        publish::{Desk, sentence},
+    },
+    complaint,
 };
 
 /// Takes checkpoints to a registry.
 pub struct Publisher {
     registry: PathBuf,
     settings: Publish,
-    hold_out: Option<(Dataset, Arc<Transforms>)>,
+    /// The job and its data, where the gate looks at validation rows.
+    hold_out: Option<Arc<(Job, Prepared)>>,
     /// On a stream: where the examples are that come after a checkpoint, and how many the gate looks at.
     #[cfg(feature = "live")]
-    recent: Option<(campanile_live::recent::Recent, u64, Arc<Transforms>)>,
+    recent: Option<(campanile_live::recent::Recent, u64)>,
     /// The step and time of the last one that was begun.
     last: Option<(u64, Instant)>,
     under_way: Option<JoinHandle<Result<String>>>,
@@ -43,8 +50,8 @@ impl Publisher {
     pub fn of(job: &Job, prepared: &Prepared) -> Option<Publisher> {
         let settings = job.process.publish.clone();
         let registry = settings.registry.clone()?;
-        let hold_out = prepared.valid.clone().filter(|_| settings.gate_rows > 0);
-        let hold_out = hold_out.map(|rows| (rows, Arc::new(prepared.transforms.clone())));
+        let gated = prepared.valid.is_some() && settings.gate_rows > 0;
+        let hold_out = gated.then(|| Arc::new((job.clone(), prepared.clone())));
         Some(Publisher {
             registry,
             settings,
@@ -69,7 +76,7 @@ impl Publisher {
         let between = job.process.checkpoint_every_steps.saturating_mul(job.run.batch_size as u64);
         let rows = job.process.publish.gate_rows.min(if between > 0 { between } else { u64::MAX });
         let publisher = Publisher::of(job, prepared)?;
-        let recent = (rows > 0).then(|| (recent, rows, Arc::new(prepared.transforms.clone())));
+        let recent = (rows > 0).then_some((recent, rows));
         Some(Publisher { hold_out: None, recent, ..publisher })
     }
 
@@ -95,9 +102,13 @@ impl Publisher {
     ///
     /// # Errors
     /// When the last checkpoint could not be published, for another reason than the gate.
-    pub fn finish(mut self, mut say: impl FnMut(&str)) -> Result<()> {
+    pub fn finish(self, mut say: impl FnMut(&str)) -> Result<()> {
+        self.finish_with(&mut say)
+    }
+
+    fn finish_with(mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
         #[cfg(feature = "live")]
-        self.recent.iter().for_each(|(recent, ..)| recent.wait_no_more());
+        self.recent.iter().for_each(|(recent, _)| recent.wait_no_more());
         let earlier = self.under_way.take();
         earlier.into_iter().for_each(|thread| say(&self.end(thread)));
         self.begin();
@@ -110,6 +121,15 @@ impl Publisher {
                 self.registry.display()
             ))),
         }
+    }
+
+    /// Waits for the one under way, says what became of it, and publishes no other: the run is not at its end.
+    ///
+    /// # Errors
+    /// When it could not be published, for another reason than the gate.
+    pub fn leave(mut self, mut say: impl FnMut(&str)) -> Result<()> {
+        self.waiting = None;
+        self.finish_with(&mut say)
     }
 
     /// What became of a checkpoint, in words.
@@ -125,7 +145,7 @@ impl Publisher {
                 line
             }
             Err(error) => {
-                let line = format!("not published: {error:#}");
+                let line = format!("not published: {}", complaint::words(&error));
                 self.failure = (!error.is::<HeldBack>()).then_some(error);
                 line
             }
@@ -144,23 +164,17 @@ impl Publisher {
         self.under_way = Some(std::thread::spawn(move || {
             let Publish { ne_margin: ne, calibration_margin: calibration, .. } = settings;
             let named = || path.display().to_string();
-            let gate = hold_out.as_ref().map(|(rows, transforms)| HoldOut {
-                examples: Examples::Rows(rows, settings.gate_rows),
-                transforms,
-            });
+            let gate = hold_out
+                .as_deref()
+                .map(|(job, prepared)| HoldOut::rows(job, prepared, Split::Valid, settings.gate_rows));
             #[cfg(feature = "live")]
-            let recent = match recent {
-                Some((recent, rows, transforms)) => {
-                    Some((newest(&recent, held.path(), rows).with_context(named)?, transforms))
+            let gate = match &recent {
+                Some((recent, rows)) => {
+                    let next = next_record(held.path()).with_context(named)?;
+                    Some(HoldOut::Stream { recent, next, rows: *rows })
                 }
-                None => None,
+                None => gate,
             };
-            #[cfg(feature = "live")]
-            let newest = recent
-                .as_ref()
-                .map(|(batches, transforms)| HoldOut { examples: Examples::Batches(batches), transforms });
-            #[cfg(feature = "live")]
-            let gate = newest.or(gate);
             let desk = Desk {
                 registry: Registry::new(&registry),
                 model: &settings.model,
@@ -168,21 +182,18 @@ impl Publisher {
                 keep: settings.keep,
                 shape: if settings.deltas { Shape::Smallest } else { Shape::Whole },
             };
-            desk.publish(held.path()).map(|outcome| sentence(&outcome.release)).with_context(named)
+            let outcome = desk.publish(held.path()).with_context(named)?;
+            let alone = outcome.judged.alone.map_or_else(String::new, |why| format!("; {why}"));
+            Ok(sentence(&outcome.release) + &alone)
         }));
     }
 }
 
-/// The examples that came after a checkpoint.
+/// The first record of the stream that a checkpoint was not trained on.
 #[cfg(feature = "live")]
-fn newest(
-    recent: &campanile_live::recent::Recent,
-    path: &Path,
-    rows: u64,
-) -> Result<Vec<campanile_spec::Batch>> {
+fn next_record(path: &Path) -> Result<u64> {
     let manifest = checkpoint::Checkpoint::open(path)?.manifest().clone();
-    let next = manifest.cursor["next"].as_u64().unwrap_or(0);
-    Ok(recent.after(next, rows)?)
+    Ok(manifest.cursor["next"].as_u64().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -161,6 +161,21 @@ fn a_label_of_two() {
 }
 
 #[test]
+fn a_label_of_one_class() {
+    let mut case = Case::new();
+    let rows: String =
+        (0..200).map(|i| format!("{},{i},{},\n", if i % 3 == 0 { "1" } else { "" }, i % 90)).collect();
+    case.data = format!("{HEADER}{rows}").into_bytes();
+    case.fails_with(&["`click` is 1 in all of the 160 rows to train on that have one"]);
+    // What `prep` says of the same rows.
+    let job = case.path("job.toml").display().to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_campanile")).args(["prep", &job]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("label `click`: absent in 133 of 200 rows (66.5 %)"), "{text}");
+    assert!(text.contains("column `items`: missing in 200 of 200 rows (100.0 %)"), "{text}");
+}
+
+#[test]
 fn nan_in_a_dense_column() {
     Case::new().line(3, b"1,NaN,4,4").fails_with(&["DIR/clicks.csv", "3", "price", "NaN"]);
 }
@@ -214,7 +229,11 @@ fn threads_that_do_not_divide_the_grains() {
 fn another_job_in_the_same_output() {
     let case = Case::new();
     assert_eq!(case.train().0, 0);
-    case.job("seed = 1", "seed = 2").fails_with(&["DIR/output/checkpoints", "run.seed", "--fresh"]);
+    case.job("seed = 1", "seed = 2").fails_with(&[
+        "DIR/output/checkpoints",
+        "`seed` in [run] was 1 and is 2 now",
+        "--fresh",
+    ]);
 }
 
 #[test]
@@ -248,6 +267,21 @@ fn a_flipped_byte_in_any_checkpoint_file_names_the_file() {
         std::fs::write(&file, good).unwrap();
     }
     assert_eq!(case.train().0, 0);
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn an_address_that_is_taken_is_told_once() {
+    let case = Case::new();
+    assert_eq!(case.train().0, 0);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let model = format!("m={}", case.path("output/checkpoints").display());
+    let words = ["serve", "--model", &model, "--http", &address, "--no-grpc"];
+    let (code, text) = run(case.directory.path(), &words);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains(&address), "{text}");
+    assert_eq!(text.matches("Address already in use").count(), 1, "{text}");
 }
 
 #[test]

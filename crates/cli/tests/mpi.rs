@@ -284,6 +284,44 @@ fn a_killed_rank_ends_the_job_and_changes_no_bit() {
     }
 }
 
+/// The rank that a process of Open MPI or MPICH is.
+fn rank_of(process: u32) -> usize {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap();
+    let mut variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let rank = variables.find_map(|variable| {
+        ["OMPI_COMM_WORLD_RANK=", "PMI_RANK="]
+            .iter()
+            .find_map(|name| variable.strip_prefix(name)?.parse().ok())
+    });
+    rank.expect("mpirun tells every process its rank")
+}
+
+/// mpirun ends the others at once, and these are not to blame.
+#[test]
+fn the_rank_that_was_killed_is_the_one_that_is_named() {
+    for processes in [1, 2, 4] {
+        for victim in 0..processes {
+            let directory = tempfile::tempdir().unwrap();
+            let path = job(directory.path(), 200_000);
+            let mut child = launch(processes, &[], &path);
+            let ranks = wait_for_ranks(&mut child, &path, processes);
+            wait_for_a_checkpoint(&mut child, directory.path());
+            let process =
+                ranks.into_iter().find(|process| rank_of(*process) == victim).expect("the rank runs");
+            send("KILL", process);
+            let said = words(&outcome(child));
+            let named = said.lines().find(|line| line.contains("died without a word")).unwrap_or_default();
+            assert!(
+                named.starts_with(&format!("launch: rank {victim} (host ")),
+                "{victim} of {processes}: {said}"
+            );
+            assert!(named.contains(&format!(", process {process}, at `")), "{victim} of {processes}: {said}");
+            assert!(!named.contains(" or rank"), "{victim} of {processes}: {said}");
+            assert_eq!(ranks_of(&path), [0; 0], "a rank was left behind");
+        }
+    }
+}
+
 #[test]
 fn a_stopped_rank_is_noticed_named_and_ended_and_the_job_goes_on() {
     let directory = tempfile::tempdir().unwrap();

@@ -120,7 +120,7 @@ impl Served {
     fn start(arguments: &[&str]) -> Served {
         let mut child = Command::new(env!("CARGO_BIN_EXE_campanile"))
             .args(arguments)
-            .args(["--http", "127.0.0.1:0", "--no-grpc", "--threads", "1"])
+            .args(["--http", "127.0.0.1:0", "--no-grpc", "--threads", "1", "--not-ready-seconds", "0"])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -170,7 +170,7 @@ fn what_was_served_is_what_is_trained_on() {
 
     let join = ["join", &log, "--task", "click=10m", "--stop-at-end"];
     succeed(&join);
-    let server = Served::start(&["serve", "--model", &model, "--log-features", &log]);
+    let server = Served::start(&["serve", "--model", &model, "--log-features", &log, "--log-column", "seen"]);
     let mut clicks = String::new();
     for request in 0..REQUESTS {
         let answer = server.post(&body(request));
@@ -238,7 +238,8 @@ fn killed_servers_give_each_candidate_once(address: &str) {
     let join = ["join", address, "--task", "click=10m", "--stop-at-end"];
     succeed(&join);
     for killed_at in [5, 17, 11, REQUESTS] {
-        let server = Served::start(&["serve", "--model", &model, "--log-features", address]);
+        let server =
+            Served::start(&["serve", "--model", &model, "--log-features", address, "--log-column", "seen"]);
         (0..killed_at).for_each(|request| drop(server.post(&body(request))));
         if killed_at == REQUESTS {
             server.end();

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::Buffer;
 
-/// Why ranks could not move data together.
+/// Why ranks could not move data together. Ranks have the numbers that they have among all ranks, in groups too.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommError {
     /// A rank ended while others waited for it.
@@ -20,6 +20,15 @@ pub enum CommError {
         rank: usize,
         /// Its reason.
         message: String,
+    },
+    /// A rank sent another message than this one waits for.
+    #[error(
+        "rank {rank} is elsewhere in the run: it sent another message than the one that is waited for; start all ranks with the \
+         same program, job file and plan"
+    )]
+    OtherMessage {
+        /// Who sent it.
+        rank: usize,
     },
     /// The library that carries the messages does not work.
     #[error("MPI: {reason}")]
@@ -66,6 +75,9 @@ pub trait Communicator: Send {
 
     /// How many ranks.
     fn rank_count(&self) -> usize;
+
+    /// The number among all ranks of the rank at a place of this group.
+    fn number(&self, place: usize) -> usize;
 
     /// The machine that this rank runs on.
     fn host_name(&self) -> String {
@@ -164,7 +176,7 @@ pub(crate) fn agree<C: Communicator + ?Sized>(
     outcome: Result<(), String>,
 ) -> Result<(), CommError> {
     if comm.rank_count() == 1 {
-        return outcome.map_err(|message| CommError::RankFailed { rank: 0, message });
+        return outcome.map_err(|message| CommError::RankFailed { rank: comm.number(0), message });
     }
     let words = match &outcome {
         Ok(()) => Buffer::new(),
@@ -172,8 +184,12 @@ pub(crate) fn agree<C: Communicator + ?Sized>(
     };
     for (rank, words) in comm.all_gather(words)?.iter().enumerate() {
         if !words.is_empty() {
+            // Only why a rank gave up begins so; anything else was meant for another place.
+            if words.bytes()[0] != b'!' {
+                return Err(CommError::OtherMessage { rank: comm.number(rank) });
+            }
             let message = String::from_utf8_lossy(&words.bytes()[1..]).into_owned();
-            return Err(CommError::RankFailed { rank, message });
+            return Err(CommError::RankFailed { rank: comm.number(rank), message });
         }
     }
     Ok(())

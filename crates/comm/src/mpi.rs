@@ -171,6 +171,10 @@ impl Communicator for MpiRank {
         self.members.len()
     }
 
+    fn number(&self, place: usize) -> usize {
+        self.members[place]
+    }
+
     fn start_all_to_all(&self, send: Vec<Buffer>) -> Result<Pending<'_>, CommError> {
         assert_eq!(send.len(), self.rank_count(), "one part per rank");
         Ok(self.start(Outgoing::Each(send), Expects::All, Buffer::new()))
@@ -201,7 +205,7 @@ impl Communicator for MpiRank {
     fn agree(&self, outcome: Result<(), String>) -> Result<(), CommError> {
         let agreed = agree(self, outcome);
         if let Err(CommError::RankFailed { rank, message }) = &agreed {
-            self.shared.fail(Failure { rank: self.members[*rank], message: message.clone() });
+            self.shared.fail(Failure { rank: *rank, message: message.clone() });
         }
         agreed
     }

@@ -41,6 +41,8 @@ struct Letters {
 
 struct World {
     rank_count: usize,
+    /// The number that each rank has among all.
+    numbers: Vec<usize>,
     /// Mailbox of (from, to) at `from * rank_count + to`.
     mailboxes: Vec<Mailbox>,
     /// Sub-groups being formed, by (how many splits came before, color).
@@ -51,14 +53,16 @@ struct World {
 pub struct ThreadRank {
     world: Arc<World>,
     rank: usize,
+    /// Whether this is the group of all ranks.
+    is_first: bool,
     splits: Cell<u64>,
     started: Cell<u64>,
 }
 
 /// Makes a group of `rank_count` ranks, one for each thread that is to take part.
 pub fn group(rank_count: usize) -> Vec<ThreadRank> {
-    let world = Arc::new(World::new(rank_count));
-    (0..rank_count).map(|rank| ThreadRank::new(world.clone(), rank)).collect()
+    let world = Arc::new(World::new((0..rank_count).collect()));
+    (0..rank_count).map(|rank| ThreadRank::new(world.clone(), rank, true)).collect()
 }
 
 /// Runs `body` on `rank_count` threads, one rank each, and returns the answers in rank order.
@@ -106,7 +110,8 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl World {
-    fn new(rank_count: usize) -> World {
+    fn new(numbers: Vec<usize>) -> World {
+        let rank_count = numbers.len();
         assert!(rank_count > 0, "a group needs a rank");
         let mailbox = || Mailbox {
             posted: AtomicU64::new(0),
@@ -114,7 +119,18 @@ impl World {
             arrival: Condvar::new(),
         };
         let mailboxes = (0..rank_count * rank_count).map(|_| mailbox()).collect();
-        World { rank_count, mailboxes, groups: Mutex::new(BTreeMap::new()) }
+        World { rank_count, numbers, mailboxes, groups: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Tells everyone who may still wait for a rank, here or in a group that was split off, that nothing more will come.
+    fn leave(&self, number: usize) {
+        let Some(rank) = self.numbers.iter().position(|other| *other == number) else { return };
+        for mailbox in &self.mailboxes[rank * self.rank_count..][..self.rank_count] {
+            mailbox.lock().sender_left = true;
+            mailbox.arrival.notify_all();
+        }
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.values().for_each(|group| group.leave(number));
     }
 }
 
@@ -163,8 +179,8 @@ impl Letters {
 }
 
 impl ThreadRank {
-    fn new(world: Arc<World>, rank: usize) -> ThreadRank {
-        ThreadRank { world, rank, splits: Cell::new(0), started: Cell::new(0) }
+    fn new(world: Arc<World>, rank: usize, is_first: bool) -> ThreadRank {
+        ThreadRank { world, rank, is_first, splits: Cell::new(0), started: Cell::new(0) }
     }
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
@@ -181,6 +197,10 @@ impl Communicator for ThreadRank {
         self.world.rank_count
     }
 
+    fn number(&self, place: usize) -> usize {
+        self.world.numbers[place]
+    }
+
     fn crosses_processes(&self) -> bool {
         false
     }
@@ -192,7 +212,8 @@ impl Communicator for ThreadRank {
         }
         let number = self.started.replace(self.started.get() + 1);
         Ok(Pending::new(move || {
-            (0..self.rank_count()).map(|from| self.mailbox(from, self.rank).receive(from, number)).collect()
+            let receive = |from| self.mailbox(from, self.rank).receive(self.number(from), number);
+            (0..self.rank_count()).map(receive).collect()
         }))
     }
 
@@ -202,20 +223,20 @@ impl Communicator for ThreadRank {
             (0..self.rank_count()).filter(|&rank| colors[rank].values::<u32>()[0] == color).collect();
         let key = (self.splits.replace(self.splits.get() + 1), color);
         let mut groups = self.world.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let world = groups.entry(key).or_insert_with(|| Arc::new(World::new(members.len()))).clone();
+        let numbers = || members.iter().map(|member| self.number(*member)).collect();
+        let world = groups.entry(key).or_insert_with(|| Arc::new(World::new(numbers()))).clone();
         drop(groups);
         let rank = members.iter().filter(|&&member| member < self.rank).count();
-        Ok(Box::new(ThreadRank::new(world, rank)))
+        Ok(Box::new(ThreadRank::new(world, rank, false)))
     }
 }
 
 impl Drop for ThreadRank {
-    /// Tells everyone who may still wait for this rank that nothing more will come.
+    /// A rank ends with its place among all. What it has of groups goes earlier, with all that its thread holds when it
+    /// fails: its neighbours there must not fail of that before its own failure is noted.
     fn drop(&mut self) {
-        for to in 0..self.rank_count() {
-            let mailbox = self.mailbox(self.rank, to);
-            mailbox.lock().sender_left = true;
-            mailbox.arrival.notify_all();
+        if self.is_first {
+            self.world.leave(self.world.numbers[self.rank]);
         }
     }
 }
@@ -289,6 +310,45 @@ mod tests {
             me.all_gather(Buffer::new()).map(drop)
         });
         assert_eq!(outcome.unwrap_err().to_string(), "rank 1: internal error: row 7 of 3");
+    }
+
+    /// In a group too, whoever panics or fails is told by its own words, and who has left by its number among all.
+    #[test]
+    fn groups_tell_the_failing_rank_and_its_words() {
+        for _ in 0..50 {
+            let outcome = run(6, |me| -> Result<(), CommError> {
+                let pair = me.split((me.rank() / 2) as u32)?;
+                assert!(me.rank() != 3, "row 7 of 3");
+                pair.all_gather(Buffer::new())?;
+                me.barrier()
+            });
+            assert_eq!(outcome.unwrap_err().to_string(), "rank 3: internal error: row 7 of 3");
+            let outcome = run(6, |me| -> Result<(), CommError> {
+                let pair = me.split((me.rank() / 2) as u32)?;
+                if me.rank() == 3 {
+                    return Err(CommError::Library { reason: "no disk".to_owned() });
+                }
+                pair.all_gather(Buffer::new())?;
+                me.barrier()
+            });
+            assert_eq!(outcome.unwrap_err().to_string(), "MPI: no disk");
+        }
+        let outcome = run(6, |me| -> Result<(), CommError> {
+            let pair = me.split((me.rank() / 2) as u32)?;
+            if me.rank() == 5 {
+                return Ok(());
+            }
+            if me.rank() == 4 {
+                return pair.all_gather(Buffer::new()).map(drop);
+            }
+            Ok(())
+        });
+        assert_eq!(outcome.unwrap_err(), CommError::RankLeft { rank: 5 });
+        let outcome = run(4, |me| -> Result<(), CommError> {
+            let pair = me.split((me.rank() / 2) as u32)?;
+            pair.agree(if me.rank() == 3 { Err("bad".to_owned()) } else { Ok(()) })
+        });
+        assert_eq!(outcome.unwrap_err().to_string(), "rank 3: bad");
     }
 
     #[test]

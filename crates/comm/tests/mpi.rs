@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         fails(processes, "one_leaves", "rank 1 ended before the others");
         fails(processes, "one_hangs", "rank 0: no patience");
     }
+    fails(4, "one_leaves_its_group", "rank 3 ended before the others");
+    fails(4, "one_fails_in_its_group", "rank 3: the disk is full");
     ExitCode::SUCCESS
 }
 
@@ -71,6 +73,8 @@ fn rank(part: &str) -> ExitCode {
         "one_fails" => one_fails(&comm),
         "one_leaves" => one_leaves(&comm),
         "one_hangs" => one_hangs(&comm),
+        "one_leaves_its_group" => one_leaves_its_group(&comm),
+        "one_fails_in_its_group" => one_fails_in_its_group(&comm),
         "huge" => huge(&comm),
         other => panic!("there is no part `{other}`"),
     };
@@ -105,6 +109,25 @@ fn one_leaves(comm: &dyn Communicator) -> Result<(), CommError> {
         1 => Ok(()),
         _ => comm.gather(0, Buffer::new()).map(drop),
     }
+}
+
+/// Rank 3 ends, and rank 2 waits for it in the group of both, where it is the one at place 1.
+fn one_leaves_its_group(comm: &dyn Communicator) -> Result<(), CommError> {
+    let pair = comm.split((comm.rank() / 2) as u32)?;
+    comm.barrier()?;
+    if comm.rank() == 2 { pair.all_gather(Buffer::new()).map(drop) } else { Ok(()) }
+}
+
+/// Rank 3 says in its group that it cannot go on; rank 2 hears it by the number among all.
+fn one_fails_in_its_group(comm: &dyn Communicator) -> Result<(), CommError> {
+    let pair = comm.split((comm.rank() / 2) as u32)?;
+    comm.barrier()?;
+    let agreed = pair.agree(if comm.rank() == 3 { Err("the disk is full".to_owned()) } else { Ok(()) });
+    if comm.rank() > 1 {
+        let told = CommError::RankFailed { rank: 3, message: "the disk is full".to_owned() };
+        assert_eq!(agreed, Err(told));
+    }
+    agreed
 }
 
 /// All but rank 0 send a large letter and leave without waiting for anything: the letter arrives all the same.

@@ -12,8 +12,8 @@ use campanile_spec::{
     Batch,
     config::DataFiles,
     data::{
-        BadRows, BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, LabelColumn, SourceSpec,
-        SparseColumn, SplitSpec,
+        BadRows, BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, Keep, LabelColumn,
+        SourceSpec, SparseColumn, SplitSpec,
     },
 };
 
@@ -109,6 +109,7 @@ fn criteo(map: impl Fn(u64) -> IdMap, shuffle: bool) -> DataSpec {
         name: format!("C{number}"),
         shape: BagShape::One,
         bag_max: 1,
+        keep: Keep::First,
         map: map(number),
         row_count: 1 << 20,
         weights: None,

@@ -3,8 +3,9 @@
 //! A reader keeps the blocks it used last, so reading on is copying; a reader per thread, none is shared.
 
 mod order;
+mod spread;
 
-use std::{fs::File, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, fs::File, ops::Range, sync::Arc};
 
 use campanile_spec::{Bags, Batch, data::Split};
 
@@ -17,6 +18,7 @@ use crate::{
 };
 pub(crate) use order::WINDOW_BLOCKS;
 use order::{Order, Run};
+pub(crate) use spread::row_at;
 
 /// The rows of one split; cheap to copy.
 #[derive(Debug, Clone)]
@@ -24,6 +26,8 @@ pub struct Dataset {
     kind: Kind,
     teacher: Option<Arc<TeacherFile>>,
     segments: Arc<[String]>,
+    /// Only so many of the rows, evenly spread over all.
+    spread: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -50,7 +54,7 @@ impl Dataset {
     }
 
     fn of(kind: Kind) -> Dataset {
-        Dataset { kind, teacher: None, segments: Arc::default() }
+        Dataset { kind, teacher: None, segments: Arc::default(), spread: None }
     }
 
     /// Names of the segments in the order of their numbers; none where segments are numbers to begin with.
@@ -74,8 +78,21 @@ impl Dataset {
         self
     }
 
+    /// At most so many of the rows, evenly spread over all of them; 0 means all. A teacher's words stay behind.
+    #[must_use]
+    pub fn evenly(&self, rows: u64) -> Dataset {
+        if rows == 0 || rows >= self.row_count() {
+            return self.clone();
+        }
+        Dataset { teacher: None, spread: Some(rows), ..self.clone() }
+    }
+
     /// How many rows.
     pub fn row_count(&self) -> u64 {
+        self.spread.unwrap_or_else(|| self.all_rows())
+    }
+
+    fn all_rows(&self) -> u64 {
         match &self.kind {
             Kind::Empty => 0,
             Kind::Packed { rows, .. } => rows.end - rows.start,
@@ -141,15 +158,26 @@ impl Reader {
         if positions.start > positions.end || positions.end > rows {
             return Err(DataError::OutOfRange { start: positions.start, end: positions.end, rows });
         }
+        match self.dataset.spread {
+            Some(count) => self.read_spread(epoch, positions, count, out),
+            None => self.read_runs(epoch, std::slice::from_ref(&positions), out),
+        }
+    }
+
+    /// Writes the rows at some runs of positions, in rising order; synthetic rows are made of one run at a time.
+    fn read_runs(&mut self, epoch: u64, positions: &[Range<u64>], out: &mut Batch) -> Result<(), DataError> {
         match (&self.dataset.kind, &mut self.packed) {
             (Kind::Empty, _) => *out = Batch::default(),
             (Kind::World { world, split, labels }, _) => {
+                let [positions] = positions else {
+                    unreachable!("{} runs of a synthetic world", positions.len())
+                };
                 world.read(*split, epoch, positions.clone(), out);
                 for values in [&mut out.labels, &mut out.true_probabilities, &mut out.teacher_logits] {
                     keep_tasks(values, labels, out.sample_count);
                 }
                 if let Some(teacher) = &mut self.teacher {
-                    teacher.fill(positions, out)?;
+                    teacher.fill(positions.clone(), out)?;
                 }
             }
             (Kind::Packed { file, rows, shuffle_seed }, Some(reader)) => {
@@ -185,7 +213,8 @@ struct Loaded {
 #[derive(Debug, Clone)]
 struct Part {
     loaded: usize,
-    places: Range<usize>,
+    /// Rows of the block.
+    rows: Range<usize>,
 }
 
 /// The samples of a batch that one block serves: a run of rows.
@@ -205,23 +234,26 @@ impl PackedReader {
         file: &PackedFile,
         rows: &Range<u64>,
         shuffle: Option<(u64, u64)>,
-        positions: Range<u64>,
+        positions: &[Range<u64>],
     ) -> Result<(), DataError> {
         if self.order.as_ref().is_none_or(|(made_for, _)| *made_for != shuffle) {
             let order = Order::new(rows.clone(), file.header().block_rows as u64, shuffle);
             self.order = Some((shuffle, order));
         }
         let Some((_, order)) = &self.order else { unreachable!("the order was just made") };
-        let stretches = order.stretches(positions.clone());
+        let stretches: Vec<_> = positions.iter().flat_map(|run| order.stretches(run.clone())).collect();
         // Blocks that this batch or the next ones need move to the front; the others are filled anew.
-        let runs = order.runs(positions);
+        let reached = positions.first().map_or(0, |run| run.start)..positions.last().map_or(0, |run| run.end);
+        let runs = order.runs(reached);
         let wanted = |loaded: &Loaded| runs.contains(&loaded.run);
         self.loaded.sort_by_key(|loaded| !wanted(loaded));
         let mut kept = self.loaded.iter().filter(|loaded| wanted(loaded)).count();
         self.parts.clear();
+        // A shuffled batch asks for a block at every row.
+        let mut places: BTreeMap<u64, usize> =
+            self.loaded[..kept].iter().enumerate().map(|(place, loaded)| (loaded.run.block, place)).collect();
         for stretch in stretches {
-            let there = self.loaded[..kept].iter().position(|loaded| loaded.run == stretch.run);
-            let index = match there {
+            let index = match places.get(&stretch.run.block).copied() {
                 Some(index) => index,
                 None => {
                     if self.loaded.len() == kept {
@@ -233,49 +265,52 @@ impl PackedReader {
                     file.load(&self.file, stretch.run.block, &mut loaded.block)?;
                     loaded.run = stretch.run.clone();
                     kept += 1;
+                    places.insert(stretch.run.block, kept - 1);
                     kept - 1
                 }
             };
-            self.parts.push(Part { loaded: index, places: stretch.places });
+            let first = stretch.run.rows.start as usize;
+            let rows = first + stretch.places.start..first + stretch.places.end;
+            self.parts.push(Part { loaded: index, rows });
         }
         // A small batch after a large one does not hold on to the large one's memory.
         self.loaded.truncate(kept.max(2));
         Ok(())
     }
 
-    fn picked(&self) -> impl Iterator<Item = (&Block, Picked)> {
-        self.parts.iter().map(|part| {
-            let loaded = &self.loaded[part.loaded];
-            let first = loaded.run.rows.start as usize;
-            let picked = Picked::Run(first + part.places.start, first + part.places.end);
-            (&loaded.block, picked)
-        })
+    /// Visits what serves the batch, in its order, with a column of its block. A column is looked up once for each block: a
+    /// shuffled batch comes to a block again and again.
+    fn each_part<'a, T: Copy>(&'a self, column: impl Fn(&'a Block) -> T, mut visit: impl FnMut(T, Picked)) {
+        let mut columns: Vec<Option<T>> = vec![None; self.loaded.len()];
+        for part in &self.parts {
+            let found = columns[part.loaded].get_or_insert_with(|| column(&self.loaded[part.loaded].block));
+            visit(*found, Picked::Run(part.rows.start, part.rows.end));
+        }
     }
 
     /// The loaded rows, counted from the first of the split.
     fn rows(&self, first: u64, block_rows: u64) -> impl Iterator<Item = u64> {
         self.parts.iter().flat_map(move |part| {
             let run = &self.loaded[part.loaded].run;
-            let rows = part.places.clone().map(|place| u64::from(run.rows.start) + place as u64);
-            rows.map(move |row| run.block * block_rows + row - first)
+            part.rows.clone().map(move |row| run.block * block_rows + row as u64 - first)
         })
     }
 
     /// Copies the loaded rows into the batch.
     fn gather(&self, schema: &Schema, out: &mut Batch) {
-        out.sample_count = self.parts.iter().map(|part| part.places.len()).sum();
+        out.sample_count = self.parts.iter().map(|part| part.rows.len()).sum();
         let width = schema.dense.len();
         out.dense.clear();
-        for (block, picked) in self.picked() {
-            let Picked::Run(start, end) = picked;
-            out.dense.extend_from_slice(&block.dense()[start * width..end * width]);
-        }
+        self.each_part(Block::dense, |dense, Picked::Run(start, end)| {
+            out.dense.extend_from_slice(&dense[start * width..end * width]);
+        });
         out.labels.clear();
         for task in 0..schema.tasks.len() {
-            for (block, picked) in self.picked() {
-                let label = |label: u8| if label == NO_LABEL { f32::NAN } else { f32::from(label) };
-                gather_mapped(block.labels(task), picked, label, &mut out.labels);
-            }
+            let label = |label: u8| if label == NO_LABEL { f32::NAN } else { f32::from(label) };
+            self.each_part(
+                |block| block.labels(task),
+                |labels, picked| gather_mapped(labels, picked, label, &mut out.labels),
+            );
         }
         self.gather_optional(schema.sample_weight, Block::weights, &mut out.weights);
         self.gather_optional(schema.time, Block::times, &mut out.times);
@@ -285,9 +320,10 @@ impl PackedReader {
         out.teacher_logits.clear();
         for task in 0..schema.teacher.len() {
             if schema.has_teacher(task) {
-                for (block, picked) in self.picked() {
-                    gather_mapped(block.teacher(task), picked, |logit| logit, &mut out.teacher_logits);
-                }
+                self.each_part(
+                    |block| block.teacher(task),
+                    |logits, picked| gather_mapped(logits, picked, |logit| logit, &mut out.teacher_logits),
+                );
             } else {
                 out.teacher_logits.resize((task + 1) * out.sample_count, f32::NAN);
             }
@@ -299,9 +335,7 @@ impl PackedReader {
     fn gather_optional<T: Copy>(&self, there: bool, column: impl Fn(&Block) -> &[T], out: &mut Vec<T>) {
         out.clear();
         if there {
-            for (block, picked) in self.picked() {
-                gather_mapped(column(block), picked, |value| value, out);
-            }
+            self.each_part(column, |values, picked| gather_mapped(values, picked, |value| value, out));
         }
     }
 
@@ -313,18 +347,14 @@ impl PackedReader {
         weights.clear();
         offsets.push(0);
         for (index, feature) in schema.features.iter().enumerate() {
-            for (block, picked) in self.picked() {
-                let column = BagSlices {
-                    offsets: block.bag_offsets(index),
-                    rows: block.bag_rows(index),
-                    weights: block.bag_weights(index),
-                };
-                let mut bags = GrowingBags { offsets: &mut offsets, rows: &mut rows, weights: &mut weights };
-                match feature.bags {
-                    BagStore::One => bags.push_ones(&column, picked),
-                    BagStore::OneOrNone => bags.push_ones_or_none(&column, picked),
-                    BagStore::List => bags.push_lists(&column, picked),
+            let column = |block| BagSlices::of(block, index);
+            let mut bags = GrowingBags { offsets: &mut offsets, rows: &mut rows, weights: &mut weights };
+            match feature.bags {
+                BagStore::One => self.each_part(column, |column, picked| bags.push_ones(&column, picked)),
+                BagStore::OneOrNone => {
+                    self.each_part(column, |column, picked| bags.push_ones_or_none(&column, picked));
                 }
+                BagStore::List => self.each_part(column, |column, picked| bags.push_lists(&column, picked)),
             }
             if weighted && !feature.weighted {
                 weights.resize(rows.len(), 1.0);
@@ -337,10 +367,18 @@ impl PackedReader {
 }
 
 /// A feature's columns in one block.
+#[derive(Clone, Copy)]
 struct BagSlices<'a> {
     offsets: &'a [u32],
     rows: &'a [u32],
     weights: &'a [f32],
+}
+
+impl BagSlices<'_> {
+    fn of(block: &Block, feature: usize) -> BagSlices<'_> {
+        let (offsets, rows) = (block.bag_offsets(feature), block.bag_rows(feature));
+        BagSlices { offsets, rows, weights: block.bag_weights(feature) }
+    }
 }
 
 /// The arrays of [`Bags`], growing feature by feature.

@@ -4,6 +4,8 @@
 //! transforms and finds the split. The same code runs while measuring and while packing, so both agree on which
 //! rows are bad.
 
+mod bags;
+mod observed;
 mod roles;
 
 use std::{collections::HashMap, sync::Arc};
@@ -13,11 +15,14 @@ use campanile_spec::{
     data::{DataSpec, Split},
 };
 
+pub use self::bags::WEIGHT_MAX;
+pub(crate) use self::observed::{Counts, RowNotes, count};
+pub use self::observed::{LabelCounts, Observed};
 use self::roles::{LabelCell, Slots, SparseCell, SplitRule, sparse_cell, split_rule};
 pub(crate) use self::roles::{Role, Slot};
 use crate::{
     error::{BadReason, DataError},
-    rows::{NO_LABEL, NO_ROW, RowBuffer, Schema},
+    rows::{NO_LABEL, RowBuffer, Schema},
     transforms::Transforms,
     value::{MISSING_KEY, Raw, mix},
 };
@@ -27,14 +32,26 @@ pub(crate) trait Cells {
     /// The cell of a column that holds one value.
     fn cell(&self, slot: usize) -> Raw<'_>;
 
-    /// Visits the items of a column that holds several; missing items are visited too, so that ids and weights
+    /// The cell of a time, in the unit of the job.
+    fn time(&self, slot: usize) -> Raw<'_> {
+        self.cell(slot)
+    }
+
+    /// The cell of a column that holds several, where it is one value that may have to be cut; otherwise
+    /// [`Cells::several`] has them.
+    fn one(&self, slot: usize) -> Option<Raw<'_>> {
+        Some(self.cell(slot))
+    }
+
+    /// Visits the items of a cell that is a list by itself; missing items are visited too, so that ids and weights
     /// keep in step.
-    fn items(
+    fn several(
         &self,
-        slot: usize,
-        separator: u8,
-        visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
-    ) -> Result<(), BadReason>;
+        _slot: usize,
+        _visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
+    ) -> Result<(), BadReason> {
+        Ok(())
+    }
 }
 
 /// Why one row of a chunk is bad; where the chunk lies is added later.
@@ -60,7 +77,10 @@ pub(crate) struct Decoded {
     pub lines: u64,
     /// Bad rows with their line inside the chunk, from 0.
     pub bad: Vec<(u64, BadCell)>,
-    segment_numbers: HashMap<Vec<u8>, u32>,
+    /// What the good rows are like.
+    pub counts: Counts,
+    pub(crate) notes: RowNotes,
+    segment_numbers: HashMap<String, u32>,
 }
 
 impl Decoded {
@@ -71,6 +91,8 @@ impl Decoded {
             rows_read: 0,
             lines: 0,
             bad: Vec::new(),
+            counts: Counts::default(),
+            notes: RowNotes::default(),
             segment_numbers: HashMap::new(),
         }
     }
@@ -81,24 +103,18 @@ impl Decoded {
         self.segments.clear();
         self.segment_numbers.clear();
         self.bad.clear();
+        self.counts.clear();
         (self.rows_read, self.lines) = (0, 0);
     }
 
     fn segment(&mut self, raw: Raw<'_>) -> u32 {
-        let shown;
-        let name = match raw {
-            Raw::Text(bytes) => bytes,
-            other => {
-                shown = other.shown();
-                shown.as_bytes()
-            }
-        };
-        if let Some(&number) = self.segment_numbers.get(name) {
+        let name = raw.name();
+        if let Some(&number) = self.segment_numbers.get(&*name) {
             return number;
         }
         let number = self.segments.len() as u32;
-        self.segments.push(String::from_utf8_lossy(name).into_owned());
-        self.segment_numbers.insert(name.to_vec(), number);
+        self.segments.push(name.clone().into_owned());
+        self.segment_numbers.insert(name.into_owned(), number);
         number
     }
 }
@@ -109,13 +125,15 @@ pub(crate) struct Decoder {
     pub schema: Schema,
     pub transforms: Arc<Transforms>,
     slots: Vec<Slot>,
-    /// By slot: where its text is cut, if it holds several values.
-    separators: Vec<Option<u8>>,
+    /// What a row without a value to split by goes by: slots, each with the character where its text is cut.
+    contents: Vec<(usize, Option<u8>)>,
     labels: Vec<LabelCell>,
     dense: Vec<usize>,
     sparse: Vec<SparseCell>,
     sample_weight: Option<usize>,
     time: Option<usize>,
+    #[cfg(feature = "parquet")]
+    time_unit: Option<campanile_spec::moment::TimeUnit>,
     group: Option<usize>,
     segment: Option<usize>,
     /// One per task when any has a teacher.
@@ -124,6 +142,10 @@ pub(crate) struct Decoder {
     split: SplitRule,
     /// Whether keys of vocabulary columns are kept, to be counted.
     keep_keys: bool,
+    /// Dense columns whose values are kept in full precision, to be measured.
+    measured: Vec<usize>,
+    /// Sparse columns from here on leave out an id that their table has no row for, as a server does.
+    served_from: usize,
     /// Whether an empty label is a bad row; otherwise the label is absent.
     label_needed: bool,
 }
@@ -150,7 +172,8 @@ impl Decoder {
             columns.labels.iter().map(|label| optional(&label.teacher, Role::Teacher)).collect();
         let teacher_delay = optional(&columns.teacher_delay, Role::Teacher);
         let schema = Schema::new(columns, &transforms);
-        let split = split_rule(&data.split, time, &mut slots)?;
+        let split = split_rule(&data.split, columns, time, &mut slots)?;
+        slots.mark_optional(&columns.optional);
         let mut separators = vec![None; slots.0.len()];
         for cell in &sparse {
             separators[cell.slot] = cell.separator;
@@ -162,25 +185,40 @@ impl Decoder {
             teacher: if schema.teacher.is_empty() { Vec::new() } else { teacher },
             teacher_delay,
             schema,
-            transforms,
             slots: slots.0,
-            separators,
+            contents: separators.into_iter().enumerate().collect(),
             labels,
             dense,
             sparse,
             sample_weight,
             time,
+            #[cfg(feature = "parquet")]
+            time_unit: columns.time_unit,
             group,
             segment,
             split,
             keep_keys,
+            measured: if keep_keys { transforms.standardised() } else { Vec::new() },
+            transforms,
+            served_from: usize::MAX,
             label_needed: matches!(data.source, campanile_spec::data::SourceSpec::CriteoTsv),
         })
+    }
+
+    /// The same, where sparse columns from `column` on are read as a server reads them.
+    pub fn served_from(self, column: usize) -> Decoder {
+        Decoder { served_from: column, ..self }
     }
 
     /// The columns that are needed.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// What times are counted in, if the job says so.
+    #[cfg(feature = "parquet")]
+    pub fn time_unit(&self) -> Option<campanile_spec::moment::TimeUnit> {
+        self.time_unit
     }
 
     /// Whether the split of a row follows from its file.
@@ -198,6 +236,21 @@ impl Decoder {
         self.keep_keys
     }
 
+    /// The dense columns that are being measured.
+    pub fn measured(&self) -> &[usize] {
+        &self.measured
+    }
+
+    /// Whether the cells make a row that would be kept.
+    pub fn accepts(&self, cells: &impl Cells, file_split: Split, out: &mut Decoded) -> bool {
+        let Ok(split) = self.split_of(cells, file_split) else { return false };
+        let rows = &mut out.splits[split as usize];
+        let before = rows.row_count;
+        let is_good = self.fill(cells, rows, &mut out.notes).is_ok();
+        rows.truncate(before, &self.schema);
+        is_good
+    }
+
     /// Adds a row to its split, or notes why it is bad.
     pub fn row(&self, cells: &impl Cells, file_split: Split, line: u64, out: &mut Decoded) {
         out.rows_read += 1;
@@ -205,15 +258,38 @@ impl Decoder {
             Ok(split) => split as usize,
             Err((slot, reason)) => return self.note_bad(cells, slot, reason, line, out),
         };
-        let segment = self.segment.map(|slot| out.segment(cells.cell(slot)));
+        let segment = self.segment.map(|slot| out.segment(self.cell(cells, slot)));
         let rows = &mut out.splits[split];
         let before = rows.row_count;
-        if let Err((slot, reason)) = self.fill(cells, rows) {
+        if let Err((slot, reason)) = self.fill(cells, rows, &mut out.notes) {
             rows.truncate(before, &self.schema);
             return self.note_bad(cells, slot, reason, line, out);
         }
         rows.segments.extend(segment);
         rows.row_count += 1;
+        out.counts.add(&out.notes);
+    }
+
+    /// The cell of a column; text that stands for a missing value is one.
+    #[inline]
+    fn cell<'a>(&self, cells: &'a impl Cells, slot: usize) -> Raw<'a> {
+        self.transforms.value(cells.cell(slot))
+    }
+
+    /// The same, noted where it is missing.
+    #[inline]
+    fn noted<'a>(&self, cells: &'a impl Cells, slot: usize, notes: &mut RowNotes) -> Raw<'a> {
+        let raw = self.cell(cells, slot);
+        if raw == Raw::Missing {
+            notes.missing.push(slot);
+        }
+        raw
+    }
+
+    /// A time, which every row must have.
+    fn time(&self, cells: &impl Cells, slot: usize) -> Result<i64, (usize, BadReason)> {
+        let time = self.transforms.value(cells.time(slot)).integer();
+        time.and_then(|time| time.ok_or(BadReason::Missing)).map_err(|reason| (slot, reason))
     }
 
     fn note_bad(&self, cells: &impl Cells, slot: usize, reason: BadReason, line: u64, out: &mut Decoded) {
@@ -225,8 +301,7 @@ impl Decoder {
         match self.split {
             SplitRule::File => Ok(file_split),
             SplitRule::Time { slot, valid_from, test_from } => {
-                let time = cells.cell(slot).integer().and_then(|time| time.ok_or(BadReason::Missing));
-                let time = time.map_err(|reason| (slot, reason))?;
+                let time = self.time(cells, slot)?;
                 Ok(if time >= test_from {
                     Split::Test
                 } else if time >= valid_from {
@@ -253,31 +328,44 @@ impl Decoder {
         }
     }
 
+    /// The same decoder, which splits rows as `own` does, though it reads columns that `own` does not.
+    pub fn splitting_as(self, own: &Decoder) -> Decoder {
+        let place = |slot: &Slot| self.slots.iter().position(|known| known.name == slot.name);
+        let contents =
+            own.contents.iter().filter_map(|&(slot, separator)| Some((place(&own.slots[slot])?, separator)));
+        Decoder { contents: contents.collect(), ..self }
+    }
+
     /// A hash of all cells of a row that the job reads, in the order of the job: the same from any kind of file.
     fn contents(&self, cells: &impl Cells) -> u64 {
         let mut hash = MISSING_KEY;
-        for slot in 0..self.slots.len() {
+        for &(slot, separator) in &self.contents {
             let mut add = |raw: Raw<'_>| {
                 // What is wrong with a cell is told where it is used.
                 hash = mix(hash.rotate_left(23) ^ raw.key().unwrap_or(MISSING_KEY));
                 Ok(())
             };
-            match self.separators[slot] {
-                None => add(cells.cell(slot)),
-                Some(separator) => cells.items(slot, separator, add),
+            match separator {
+                None => add(self.cell(cells, slot)),
+                Some(separator) => self.items(cells, slot, separator, add),
             }
             .unwrap_or_default();
         }
         hash
     }
 
-    fn fill(&self, cells: &impl Cells, rows: &mut RowBuffer) -> Result<(), (usize, BadReason)> {
+    fn fill(
+        &self,
+        cells: &impl Cells,
+        rows: &mut RowBuffer,
+        notes: &mut RowNotes,
+    ) -> Result<(), (usize, BadReason)> {
+        notes.clear();
         for (label, column) in self.labels.iter().zip(&mut rows.labels) {
-            column.push(
-                self.label(cells.cell(label.slot), label.at_least).map_err(|reason| (label.slot, reason))?,
-            );
+            let value = self.label(self.cell(cells, label.slot), label.at_least);
+            column.push(value.map_err(|reason| (label.slot, reason))?);
         }
-        self.fill_inputs(cells, rows)
+        self.fill_inputs(cells, rows, notes)
     }
 
     /// The column that tells the segment, if there is one.
@@ -291,38 +379,50 @@ impl Decoder {
         cells: &impl Cells,
         labels: impl Iterator<Item = Option<u8>>,
         rows: &mut RowBuffer,
+        notes: &mut RowNotes,
     ) -> Result<(), (usize, BadReason)> {
+        notes.clear();
         for (label, column) in labels.zip(&mut rows.labels) {
             column.push(label.unwrap_or(NO_LABEL));
         }
-        self.fill_inputs(cells, rows)
+        self.fill_inputs(cells, rows, notes)
     }
 
-    fn fill_inputs(&self, cells: &impl Cells, rows: &mut RowBuffer) -> Result<(), (usize, BadReason)> {
+    fn fill_inputs(
+        &self,
+        cells: &impl Cells,
+        rows: &mut RowBuffer,
+        notes: &mut RowNotes,
+    ) -> Result<(), (usize, BadReason)> {
         for (column, &slot) in self.dense.iter().enumerate() {
-            rows.dense
-                .push(self.transforms.dense(column, cells.cell(slot)).map_err(|reason| (slot, reason))?);
+            let value = self.transforms.dense(column, self.noted(cells, slot, notes));
+            rows.dense.push(value.map_err(|reason| (slot, reason))?);
+        }
+        rows.measured.resize_with(self.measured.len(), Vec::new);
+        for (values, &column) in rows.measured.iter_mut().zip(&self.measured) {
+            let slot = self.dense[column];
+            let value = self.transforms.dense_wide(column, cells.cell(slot));
+            values.push(value.map_err(|reason| (slot, reason))?);
         }
         for (column, sparse) in self.sparse.iter().enumerate() {
-            self.bag(cells, column, sparse, rows)?;
+            self.bag(cells, column, sparse, rows, notes)?;
         }
         if let Some(slot) = self.sample_weight {
-            rows.weights.push(sample_weight(cells.cell(slot)).map_err(|reason| (slot, reason))?);
+            rows.weights.push(sample_weight(self.cell(cells, slot)).map_err(|reason| (slot, reason))?);
         }
         for (slot, column) in self.teacher.iter().zip(&mut rows.teacher) {
             if let Some(slot) = *slot {
-                column.push(teacher_word(cells.cell(slot)).map_err(|reason| (slot, reason))?);
+                column.push(teacher_word(self.cell(cells, slot)).map_err(|reason| (slot, reason))?);
             }
         }
         if let Some(slot) = self.teacher_delay {
-            rows.teacher_delays.push(teacher_word(cells.cell(slot)).map_err(|reason| (slot, reason))?);
+            rows.teacher_delays.push(teacher_word(self.cell(cells, slot)).map_err(|reason| (slot, reason))?);
         }
         if let Some(slot) = self.time {
-            let time = cells.cell(slot).integer().and_then(|time| time.ok_or(BadReason::Missing));
-            rows.times.push(time.map_err(|reason| (slot, reason))?);
+            rows.times.push(self.time(cells, slot)?);
         }
         if let Some(slot) = self.group {
-            let key = self.transforms.key(cells.cell(slot)).map_err(|reason| (slot, reason))?;
+            let key = self.transforms.key(self.noted(cells, slot, notes)).map_err(|reason| (slot, reason))?;
             rows.groups.push(if key == MISSING_KEY { NO_GROUP } else { mix(key) });
         }
         Ok(())
@@ -343,86 +443,13 @@ impl Decoder {
             (Some(_), None) => Err(BadReason::Label),
         }
     }
-
-    fn bag(
-        &self,
-        cells: &impl Cells,
-        column: usize,
-        sparse: &SparseCell,
-        rows: &mut RowBuffer,
-    ) -> Result<(), (usize, BadReason)> {
-        let bags = &mut rows.bags[column];
-        let Some(separator) = sparse.separator else {
-            let row = self.row_of(cells.cell(sparse.slot), column, sparse, &mut bags.keys);
-            bags.rows.push(row.map_err(|reason| (sparse.slot, reason))?.unwrap_or(NO_ROW));
-            if let Some(slot) = sparse.weights {
-                let weight = cells.cell(slot).number().map_err(|reason| (slot, reason))?;
-                bags.weights.push(weight.unwrap_or(1.0));
-            }
-            return Ok(());
-        };
-        let start = bags.rows.len();
-        // Which items are missing: their weights are left out with them.
-        let mut missing: Vec<usize> = Vec::new();
-        let mut items = 0;
-        let push_id = |raw: Raw<'_>| {
-            items += 1;
-            if bags.rows.len() - start == sparse.bag_max {
-                return Ok(());
-            }
-            let row = match raw {
-                Raw::Missing => None,
-                raw => self.row_of(raw, column, sparse, &mut bags.keys)?,
-            };
-            match row {
-                None => missing.push(items - 1),
-                Some(row) => bags.rows.push(row),
-            }
-            Ok(())
-        };
-        cells.items(sparse.slot, separator, push_id).map_err(|reason| (sparse.slot, reason))?;
-        if let Some(slot) = sparse.weights {
-            let mut weights = 0;
-            let push_weight = |raw: Raw<'_>| {
-                let weight = raw.number()?.unwrap_or(1.0);
-                if !missing.contains(&weights) && bags.weights.len() < bags.rows.len() {
-                    bags.weights.push(weight);
-                }
-                weights += 1;
-                Ok(())
-            };
-            cells.items(slot, separator, push_weight).map_err(|reason| (slot, reason))?;
-            if weights != items {
-                return Err((slot, BadReason::WeightCount { ids: items as u64, weights: weights as u64 }));
-            }
-        }
-        bags.ends.push(bags.rows.len() as u32);
-        Ok(())
-    }
-}
-
-impl Decoder {
-    /// The row of an id; while ids are counted, its key is kept, and the row does not matter.
-    #[inline]
-    fn row_of(
-        &self,
-        raw: Raw<'_>,
-        column: usize,
-        sparse: &SparseCell,
-        keys: &mut Vec<u64>,
-    ) -> Result<Option<u32>, BadReason> {
-        if sparse.keep_keys {
-            keys.push(self.transforms.key(raw)?);
-            return Ok(Some(0));
-        }
-        self.transforms.row(column, raw)
-    }
 }
 
 fn sample_weight(raw: Raw<'_>) -> Result<f32, BadReason> {
     match raw.number()? {
         None => Err(BadReason::Missing),
         Some(weight) if weight < 0.0 => Err(BadReason::NegativeWeight),
+        Some(weight) if weight > bags::WEIGHT_MAX => Err(BadReason::LargeWeight),
         Some(weight) => Ok(weight),
     }
 }

@@ -110,12 +110,14 @@ pub enum DataError {
         path: PathBuf,
     },
     /// A split that must have rows has none.
-    #[error("no rows are left for training: {read} rows were read, {skipped} of them bad")]
+    #[error("no rows are left for training: {read} rows were read, {skipped} of them bad{why}")]
     NoRows {
         /// Rows read, good or bad.
         read: u64,
         /// Bad ones.
         skipped: u64,
+        /// What else is known.
+        why: String,
     },
     /// A row that cannot be used, where the job says that this ends the run.
     #[error("{0}")]
@@ -137,8 +139,55 @@ pub enum DataError {
         path: PathBuf,
         /// The column.
         column: String,
-        /// What is there.
+        /// What is there, and what that may mean.
         found: String,
+    },
+    /// A file that is not text.
+    #[error("{path} is not text: {reason}")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Why, and what it may be.
+        reason: String,
+    },
+    /// Two files that count time differently.
+    #[error(
+        "column `{column}` is {first_unit} in {first} and {unit} in {path}: give all files one unit{advice}"
+    )]
+    TimeUnits {
+        /// The column.
+        column: String,
+        /// A file.
+        first: PathBuf,
+        /// What its column counts.
+        first_unit: &'static str,
+        /// Another.
+        path: PathBuf,
+        /// What its column counts.
+        unit: &'static str,
+        /// What else would do.
+        advice: &'static str,
+    },
+    /// A split by time that holds nothing out.
+    #[error("the split by time holds no row out: {times} Without held-out rows, say split = \"by_file\"")]
+    NothingHeldOut {
+        /// What the times are, and where the split cuts them.
+        times: String,
+    },
+    /// A label that is always the same in training.
+    #[error(
+        "the label `{task}` is {class} in all of the {rows} rows to train on{but}: a model would learn to say nothing \
+         else; look at the column, at `at_least` and at the split"
+    )]
+    OneClass {
+        /// The label.
+        task: String,
+        /// What it is.
+        class: &'static str,
+        /// Rows to train on.
+        rows: u64,
+        /// Which of the rows.
+        but: &'static str,
     },
     /// A header names a needed column more than once.
     #[error("{path}: the header has column `{column}` {count} times; rename or drop all but one")]
@@ -152,7 +201,8 @@ pub enum DataError {
     },
     /// A quoted cell that the file ends in: every line from there on would be lost in it.
     #[error(
-        "{path}: the quote that opens in line {line} is never closed; close it, or double a quote that is part of a quoted cell"
+        "{path}: the quote that opens in line {line} is never closed; close it, double a quote that is part of a \
+         quoted cell, or say `quotes = false` where quotes are characters like others"
     )]
     UnclosedQuote {
         /// The file.
@@ -380,6 +430,8 @@ pub enum BadReason {
     NotANumber,
     /// Not an integer.
     NotAnInteger,
+    /// An integer beyond 64 bits with a sign.
+    LargeInteger,
     /// A NaN or an infinity.
     NotFinite,
     /// A label that is not 0 or 1.
@@ -400,8 +452,15 @@ pub enum BadReason {
     },
     /// A sample weight below zero.
     NegativeWeight,
+    /// A weight so large that nothing could be learned beside it.
+    LargeWeight,
     /// Text after a closing quote, or a quote that never closes.
     Quotes,
+    /// A quote that opens in a line and closes in a later one, with lines between that are rows by themselves.
+    OpenQuote {
+        /// Lines from the one to the other.
+        lines: u64,
+    },
 }
 
 impl BadReason {
@@ -412,14 +471,15 @@ impl BadReason {
             BadReason::InvalidUtf8 => "invalid_utf8",
             BadReason::NotHex => "not_hex",
             BadReason::NotANumber => "not_a_number",
-            BadReason::NotAnInteger => "not_an_integer",
+            BadReason::NotAnInteger | BadReason::LargeInteger => "not_an_integer",
             BadReason::NotFinite => "not_finite",
             BadReason::Label => "label",
             BadReason::Missing => "missing",
             BadReason::BeyondTable { .. } => "beyond_table",
             BadReason::WeightCount { .. } => "weight_count",
             BadReason::NegativeWeight => "negative_weight",
-            BadReason::Quotes => "quotes",
+            BadReason::LargeWeight => "large_weight",
+            BadReason::Quotes | BadReason::OpenQuote { .. } => "quotes",
         }
     }
 }
@@ -436,6 +496,7 @@ impl fmt::Display for BadReason {
             BadReason::InvalidUtf8 => write!(out, "not valid UTF-8"),
             BadReason::NotHex => write!(out, "not a hexadecimal id of 1 to 8 digits"),
             BadReason::NotANumber => write!(out, "not a number"),
+            BadReason::LargeInteger => write!(out, "larger than 2^63 - 1"),
             BadReason::NotAnInteger => write!(out, "not an integer"),
             BadReason::NotFinite => {
                 write!(out, "not a finite number; leave the cell empty if the value is missing")
@@ -451,6 +512,12 @@ impl fmt::Display for BadReason {
             }
             BadReason::WeightCount { ids, weights } => write!(out, "{ids} ids come with {weights} weights"),
             BadReason::NegativeWeight => write!(out, "a sample weight must not be negative"),
+            BadReason::LargeWeight => write!(out, "a weight must be from -1000000000 to 1000000000"),
+            BadReason::OpenQuote { lines } => write!(
+                out,
+                "a quote that opens here closes {lines} lines further down, and the lines between are rows of their \
+                 own; double it, or say `quotes = false`"
+            ),
             BadReason::Quotes => write!(out, "text follows a closing quote, or the quote never closes"),
         }
     }

@@ -8,6 +8,7 @@
 //! ```
 
 mod error;
+mod half;
 mod value;
 
 #[cfg(feature = "parquet")]
@@ -28,8 +29,9 @@ mod packed;
 mod prep;
 
 pub use dataset::{Dataset, Reader};
+pub use decode::{LabelCounts, Observed, WEIGHT_MAX};
 pub use error::{BadReason, BadRow, DataError, RowUnit};
 pub use packed::{BlockSummary, PackedSummary, inspect};
-pub use prep::{IdCounts, PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
+pub use prep::{IdCounts, PrepOptions, PrepPhase, PrepProgress, Prepared, Reread, SkippedRows, prepare};
 pub use transforms::{Raw, Transforms};
 pub use unknown::UnknownIds;

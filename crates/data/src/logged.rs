@@ -5,7 +5,7 @@
 //! ```text
 //!   0  missing                3  f32 (4 bytes)            5  text: length u16, bytes
 //!   1  u32 (4 bytes)          4  f64 (8 bytes)            6  list: count u16, then so many cells, none of them a list
-//!   2  i64 (8 bytes)
+//!   2  i64 (8 bytes)                                      7  u64 above the largest i64 (8 bytes)
 //! ```
 //!
 //! Values are raw, as a request or a file has them: every job that reads the log applies its own transforms, by the code
@@ -20,7 +20,7 @@ use campanile_spec::{
 use thiserror::Error;
 
 use crate::{
-    decode::{Cells, Decoder, Role},
+    decode::{Cells, Decoder, Role, RowNotes, Slot},
     error::{BadReason, DataError},
     rows::RowBuffer,
     transforms::Transforms,
@@ -47,6 +47,10 @@ pub fn put(out: &mut Vec<u8>, raw: Raw<'_>) {
                 out.extend_from_slice(&value.to_le_bytes());
             }
         },
+        Raw::Unsigned(value) => {
+            out.push(7);
+            out.extend_from_slice(&value.to_le_bytes());
+        }
         Raw::Float(value) if f64::from(value as f32).to_bits() == value.to_bits() => {
             out.push(3);
             out.extend_from_slice(&(value as f32).to_le_bytes());
@@ -144,8 +148,10 @@ pub enum LoggedError {
         /// Why.
         reason: BadReason,
     },
-    /// The log has no such column.
-    #[error("the job reads column `{column}`, and the log's rows have {known}")]
+    /// The log has none of the job's columns.
+    #[error(
+        "the job reads `{column}` and other columns, of which the log's rows have none; they have {known}"
+    )]
     NoColumn {
         /// What the job names.
         column: String,
@@ -159,11 +165,22 @@ pub enum LoggedError {
 pub struct LoggedRows {
     decoder: Decoder,
     rows: RowBuffer,
-    /// By slot of the decoder: the cell that holds it, or nothing for labels and for the time of the record.
-    places: Vec<Option<usize>>,
+    /// By slot of the decoder: where its value is.
+    places: Vec<Place>,
+    notes: RowNotes,
     column_count: usize,
     /// Where the cells of the present row begin.
     starts: Vec<usize>,
+}
+
+/// Where the value of a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Cell(usize),
+    /// The record's own time.
+    Time,
+    /// Nowhere: the rows have no such column, and all its values are missing.
+    Nowhere,
 }
 
 impl LoggedRows {
@@ -179,26 +196,42 @@ impl LoggedRows {
         data.columns.teacher_delay = None;
         let decoder = Decoder::new(&data, Arc::new(transforms), false)?;
         let rows = RowBuffer::new(&decoder.schema);
-        Ok(LoggedRows { decoder, rows, places: Vec::new(), column_count: 0, starts: Vec::new() })
+        let (places, notes, starts) = (Vec::new(), RowNotes::default(), Vec::new());
+        Ok(LoggedRows { decoder, rows, places, notes, column_count: 0, starts })
     }
 
-    /// The names of the columns of the rows that follow.
+    /// The names of the columns of the rows that follow. One that the rows do not have is missing in all of them: a
+    /// client that leaves it out must not end the work of those who read its requests.
     ///
     /// # Errors
-    /// When one is missing that the job reads.
+    /// When there is none of the columns that the job reads: then it is another job's log.
     pub fn set_columns(&mut self, names: &[String]) -> Result<(), LoggedError> {
-        let mut places = Vec::new();
-        for slot in self.decoder.slots() {
-            let is_input = slot.roles.iter().any(|role| !matches!(role, Role::Label | Role::Time));
-            let place = names.iter().position(|name| *name == slot.name);
-            if is_input && place.is_none() {
-                let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-                return Err(LoggedError::NoColumn { column: slot.name.clone(), known });
-            }
-            places.push(place);
+        let place = |slot: &Slot| match names.iter().position(|name| *name == slot.name) {
+            Some(place) => Place::Cell(place),
+            None if slot.roles.contains(&Role::Time) => Place::Time,
+            None => Place::Nowhere,
+        };
+        let is_input = |slot: &&Slot| slot.roles.iter().any(|role| !matches!(role, Role::Label | Role::Time));
+        let mut inputs = self.decoder.slots().iter().filter(is_input);
+        if let Some(first) = inputs.clone().next()
+            && inputs.all(|slot| place(slot) == Place::Nowhere)
+        {
+            let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            return Err(LoggedError::NoColumn { column: first.name.clone(), known });
         }
         self.column_count = names.len();
-        self.places = places;
+        self.places = self.decoder.slots().iter().map(place).collect();
+        Ok(())
+    }
+
+    /// Looks whether [`LoggedRows::push`] would take the row, and adds nothing.
+    ///
+    /// # Errors
+    /// As [`LoggedRows::push`].
+    pub fn check(&mut self, row: &[u8], labels: &[Option<bool>], time_ms: i64) -> Result<(), LoggedError> {
+        let before = self.rows.row_count;
+        self.push(row, labels, time_ms)?;
+        self.rows.truncate(before, &self.decoder.schema);
         Ok(())
     }
 
@@ -216,7 +249,7 @@ impl LoggedRows {
         let logged = Logged { row, starts: &self.starts, places: &self.places, time_ms };
         let before = self.rows.row_count;
         let labels = labels.iter().map(|label| label.map(u8::from));
-        if let Err((slot, reason)) = self.decoder.labelled(&logged, labels, &mut self.rows) {
+        if let Err((slot, reason)) = self.decoder.labelled(&logged, labels, &mut self.rows, &mut self.notes) {
             self.rows.truncate(before, &self.decoder.schema);
             let (column, value) = (self.decoder.slots()[slot].name.clone(), logged.cell(slot).shown());
             return Err(LoggedError::Value { column, value, reason });
@@ -239,8 +272,11 @@ impl LoggedRows {
 fn segment(raw: Raw<'_>) -> u32 {
     match raw {
         Raw::Int(value) if (0..i64::from(SEGMENTS_MAX)).contains(&value) => value as u32,
-        Raw::Text(text) => crc32c::crc32c(text) % SEGMENTS_MAX,
-        other => crc32c::crc32c(other.shown().as_bytes()) % SEGMENTS_MAX,
+        other => {
+            let name = other.name();
+            let number = name.parse().ok().filter(|number| *number < SEGMENTS_MAX);
+            number.unwrap_or_else(|| crc32c::crc32c(name.as_bytes()) % SEGMENTS_MAX)
+        }
     }
 }
 
@@ -248,30 +284,52 @@ fn segment(raw: Raw<'_>) -> u32 {
 struct Logged<'a> {
     row: &'a [u8],
     starts: &'a [usize],
-    places: &'a [Option<usize>],
+    places: &'a [Place],
     time_ms: i64,
 }
 
 impl Cells for Logged<'_> {
     fn cell(&self, slot: usize) -> Raw<'_> {
         match self.places[slot] {
-            None => Raw::Int(self.time_ms),
-            Some(place) => value(&self.row[self.starts[place]..]).unwrap_or(Raw::Missing),
+            Place::Nowhere => Raw::Missing,
+            Place::Time => Raw::Int(self.time_ms),
+            Place::Cell(place) => value(&self.row[self.starts[place]..]).unwrap_or(Raw::Missing),
         }
     }
 
-    fn items(
+    fn time(&self, slot: usize) -> Raw<'_> {
+        match self.cell(slot) {
+            // Every record has a time, whatever its client sends.
+            Raw::Missing => Raw::Int(self.time_ms),
+            given => given,
+        }
+    }
+
+    fn one(&self, slot: usize) -> Option<Raw<'_>> {
+        match self.at(slot) {
+            None => Some(self.cell(slot)),
+            // A client may log the cell as a file has it.
+            Some(Cell::One(one)) => Some(one),
+            Some(Cell::List(_)) => None,
+        }
+    }
+
+    fn several(
         &self,
         slot: usize,
-        separator: u8,
         visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
     ) -> Result<(), BadReason> {
-        let Some(place) = self.places[slot] else { return Ok(()) };
-        match Cell::at(&self.row[self.starts[place]..]) {
-            // A client may log the cell as a file has it.
-            Cell::One(one) => one.items(separator).try_for_each(visit),
-            Cell::List(mut items) => items.try_for_each(visit),
+        match self.at(slot) {
+            Some(Cell::List(mut items)) => items.try_for_each(visit),
+            _ => Ok(()),
         }
+    }
+}
+
+impl<'a> Logged<'a> {
+    fn at(&self, slot: usize) -> Option<Cell<'a>> {
+        let Place::Cell(place) = self.places[slot] else { return None };
+        Some(Cell::at(&self.row[self.starts[place]..]))
     }
 }
 
@@ -295,7 +353,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
     let length = match bytes.first()? {
         0 => 1,
         1 | 3 => 5,
-        2 | 4 => 9,
+        2 | 4 | 7 => 9,
         5 => 3 + pair(1)?,
         6 => {
             let mut at = 3;
@@ -321,6 +379,7 @@ fn value(bytes: &[u8]) -> Option<Raw<'_>> {
         2 => Raw::Int(i64::from_le_bytes(*rest.first_chunk()?)),
         3 => Raw::Float(f64::from(f32::from_le_bytes(*rest.first_chunk()?))),
         4 => Raw::Float(f64::from_le_bytes(*rest.first_chunk()?)),
+        7 => Raw::unsigned(u64::from_le_bytes(*rest.first_chunk()?)),
         5 => Raw::text(rest.get(2..2 + usize::from(u16::from_le_bytes(*rest.first_chunk()?)))?),
         _ => return None,
     })

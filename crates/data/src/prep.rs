@@ -21,6 +21,8 @@ mod journal;
 mod measure;
 mod pack;
 mod pipeline;
+mod reread;
+mod sense;
 
 use std::{
     collections::BTreeMap,
@@ -36,9 +38,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     dataset::Dataset,
-    decode::{Decoded, Decoder},
+    decode::{Decoded, Decoder, Observed},
     error::{BadRow, DataError},
-    source::{CHUNK_BYTES, Chunk, ChunkReader, InputFile, resolve},
+    source::{CHUNK_BYTES, Chunk, ChunkReader, InputFile, check, resolve},
     teacher::TeacherFile,
     transforms::Transforms,
     world::World,
@@ -47,6 +49,7 @@ pub use id_counts::IdCounts;
 pub(crate) use journal::replace_file;
 use journal::{Journal, Pass};
 use pipeline::RoundLimits;
+pub use reread::Reread;
 
 /// The least memory that preparing works in.
 pub const PREP_MEMORY_MIB_MIN: u64 = 8;
@@ -144,6 +147,8 @@ pub struct Prepared {
     pub warnings: Vec<String>,
     /// The ids of vocabulary columns in train, valid and test, and how many of them are unknown.
     pub ids: [Vec<IdCounts>; 3],
+    /// What the others are like; nothing for a synthetic world.
+    pub observed: Observed,
 }
 
 /// Finds the packed form of the data in the cache, or makes it, or goes on making it.
@@ -196,7 +201,11 @@ fn prepare_rows(
             })?;
         }
     }
-    cache.open(data, &inputs, options.seed)
+    let mut prepared = cache.open(data, &inputs, options.seed)?;
+    let rows = |dataset: &Option<Dataset>| dataset.as_ref().map_or(0, Dataset::row_count);
+    let held_out = [rows(&prepared.valid), rows(&prepared.test)];
+    prepared.warnings.extend(sense::empty_splits(data, files, &prepared.observed, held_out));
+    Ok(prepared)
 }
 
 impl Prepared {
@@ -215,6 +224,7 @@ impl Prepared {
             skipped: SkippedRows::default(),
             warnings: Vec::new(),
             ids: Default::default(),
+            observed: Observed::default(),
         })
     }
 }
@@ -242,6 +252,7 @@ fn synthetic(world: World, columns: &Columns, source: &SourceSpec) -> Result<Pre
         skipped: SkippedRows::default(),
         warnings: Vec::new(),
         ids: Default::default(),
+        observed: Observed::default(),
     })
 }
 
@@ -302,9 +313,10 @@ impl<'a> Preparation<'a> {
     /// All passes that are not done yet.
     fn run(mut self) -> Result<(), DataError> {
         let unmeasured = Arc::new(Transforms::unmeasured(&self.data.columns, &self.data.source)?);
+        let decoder = Decoder::new(self.data, Arc::clone(&unmeasured), false)?;
+        check(self.files, &self.data.source, &decoder)?;
         let stored = self.dir.join("transforms.bin");
         if self.journal.phase == PrepPhase::Count {
-            let decoder = Decoder::new(self.data, Arc::clone(&unmeasured), false)?;
             self.count_rows(&decoder)?;
             self.next_phase(PrepPhase::Measure)?;
         }
@@ -349,6 +361,7 @@ impl<'a> Preparation<'a> {
     fn round<W: Send, T: Send>(
         &mut self,
         chunks: &mut ChunkReader<'_>,
+        decoder: &Decoder,
         workers: &mut [W],
         work: impl Fn(&mut W, u64, &Chunk) -> T + Sync,
         mut commit: impl FnMut(T) -> Result<Decoded, DataError>,
@@ -370,7 +383,7 @@ impl<'a> Preparation<'a> {
         };
         pipeline::round(chunks, workers, limits, work, |chunk, result| {
             let decoded = commit(result)?;
-            pass.account(chunk, &decoded, files, self.data.bad_rows)?;
+            pass.account(chunk, (&decoded, decoder), files, self.data.bad_rows)?;
             self.spare.give(decoded);
             (self.progress)(PrepProgress { bytes_done: pass.bytes_done, rows: pass.rows_read, ..report });
             Ok(())

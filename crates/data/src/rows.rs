@@ -161,6 +161,8 @@ pub(crate) struct RowBuffer {
     /// One column per task, empty where the task has no teacher; NaN where the teacher said nothing.
     pub teacher: Vec<Vec<f32>>,
     pub teacher_delays: Vec<f32>,
+    /// One column per dense column that is being measured, in full precision; none otherwise.
+    pub measured: Vec<Vec<f64>>,
     pub bags: Vec<BagColumn>,
 }
 
@@ -186,6 +188,7 @@ impl RowBuffer {
         self.segments.truncate(rows);
         self.teacher.iter_mut().for_each(|column| column.truncate(rows));
         self.teacher_delays.truncate(rows);
+        self.measured.iter_mut().for_each(|column| column.truncate(rows));
         for (bags, feature) in self.bags.iter_mut().zip(&schema.features) {
             let ids = match feature.bags {
                 BagStore::List => {

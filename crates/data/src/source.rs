@@ -18,6 +18,7 @@ use crate::{
     decode::{Decoded, Decoder},
     error::{DataError, RowUnit},
     text::{self, TextLayout},
+    value::Raw,
 };
 pub(crate) use files::{InputFile, resolve};
 use text_file::TextFile;
@@ -165,9 +166,10 @@ impl<'a> ChunkReader<'a> {
                 .map(|file| Open::Parquet(Box::new(file))),
             #[cfg(not(feature = "parquet"))]
             SourceSpec::Parquet => Err(DataError::NoParquet { path: file.path.clone() }),
-            SourceSpec::Csv { delimiter } => {
+            SourceSpec::Csv { delimiter, quotes } => {
                 let delimiter = one_byte(*delimiter)?;
-                TextFile::csv(file, delimiter, self.decoder, offset).map(|file| Open::Text(Box::new(file)))
+                TextFile::csv(file, (delimiter, *quotes), self.decoder, offset)
+                    .map(|file| Open::Text(Box::new(file)))
             }
             SourceSpec::CriteoTsv => {
                 TextFile::criteo(file, self.decoder, offset).map(|file| Open::Text(Box::new(file)))
@@ -196,9 +198,22 @@ fn one_byte(delimiter: char) -> Result<u8, DataError> {
     })
 }
 
+/// Refuses files that do not go together, before the first of them is read.
+pub(crate) fn check(files: &[InputFile], source: &SourceSpec, decoder: &Decoder) -> Result<(), DataError> {
+    match source {
+        #[cfg(feature = "parquet")]
+        SourceSpec::Parquet => parquet::check_units(files, decoder),
+        _ => {
+            let _ = (files, decoder);
+            Ok(())
+        }
+    }
+}
+
 /// Column names for an error: the first ten.
 pub(crate) fn list_names(names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(10).map(|name| format!("`{name}`")).collect();
+    let shown = |name: &String| format!("`{}`", Raw::Text(name.as_bytes()).shown());
+    let shown: Vec<String> = names.iter().take(10).map(shown).collect();
     let more = if names.len() > 10 { format!(" and {} more", names.len() - 10) } else { String::new() };
     if shown.is_empty() { "no columns".into() } else { format!("{}{more}", shown.join(", ")) }
 }

@@ -12,7 +12,6 @@
 //!
 //! A file whose teacher was not asked for its embedding has none of these floats, and is of version 1.
 
-mod half;
 mod write;
 
 use std::{
@@ -218,7 +217,7 @@ impl TeacherFile {
             return Err(DataError::CorruptWords { path: self.path.clone(), block });
         }
         let mut words = payload.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-        let logits = words.by_ref().take(rows * self.header.tasks.len()).map(half::to_f32).collect();
+        let logits = words.by_ref().take(rows * self.header.tasks.len()).map(crate::half::to_f32).collect();
         let given = words.by_ref().take(rows * self.header.embedding);
         let mut embeddings = Vec::new();
         if self.embedding > 0 {
@@ -260,7 +259,7 @@ impl TeacherReader {
             }
             let floats = &words.embeddings[place * file.embedding..][..file.embedding];
             let own = &mut out.teacher_embeddings[sample * file.embedding..][..file.embedding];
-            own.iter_mut().zip(floats).for_each(|(own, half)| *own = half::to_f32(*half));
+            own.iter_mut().zip(floats).for_each(|(own, half)| *own = crate::half::to_f32(*half));
             if let (Some(newest), Some(time)) = (teacher.data_time, out.times.get(sample)) {
                 let age = (time - newest) as f64 * file.header.seconds_per_time_unit;
                 out.teacher_delays[sample] = age.max(0.0) as f32;

@@ -5,9 +5,11 @@
 //! line breaks. Blank lines are passed over, `\r\n` counts as a line break.
 
 mod criteo;
+mod header;
 mod scan;
+mod swallowed;
 
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 use campanile_spec::data::Split;
 
@@ -35,7 +37,7 @@ impl TextLayout {
         let names = std::iter::once("label".to_string())
             .chain((1..=13).map(|number| format!("I{number}")))
             .chain((1..=26).map(|number| format!("C{number}")));
-        let slot_of = place_columns(&names.collect::<Vec<_>>(), decoder.slots(), path)?;
+        let slot_of = place_columns(&names.collect::<Vec<_>>(), b'\t', decoder.slots(), path)?;
         Ok(TextLayout { delimiter: b'\t', quotes: false, slot_of, fast: criteo::applies(decoder) })
     }
 
@@ -47,28 +49,35 @@ impl TextLayout {
     /// A CSV file's, from its header line.
     pub fn from_header(
         header: &[u8],
-        delimiter: u8,
+        (delimiter, quotes): (u8, bool),
         decoder: &Decoder,
         path: &Path,
     ) -> Result<TextLayout, DataError> {
+        header::check(header, path)?;
         let header = header.strip_prefix(b"\xef\xbb\xbf").unwrap_or(header);
         let mut record = Record::default();
-        scan_record(header, 0, delimiter, true, &mut record);
-        let names: Vec<String> = record
-            .cells
-            .iter()
-            .map(|cell| String::from_utf8_lossy(record.bytes(header, cell)).into_owned())
-            .collect();
-        let slot_of = place_columns(&names, decoder.slots(), path)?;
-        Ok(TextLayout { delimiter, quotes: true, slot_of, fast: false })
+        scan_record(header, 0, delimiter, quotes, &mut record);
+        let name = |cell| String::from_utf8_lossy(record.bytes(header, cell).trim_ascii()).into_owned();
+        let names: Vec<String> = record.cells.iter().map(name).collect();
+        let slot_of = place_columns(&names, delimiter, decoder.slots(), path)?;
+        Ok(TextLayout { delimiter, quotes, slot_of, fast: false })
     }
 }
 
-fn place_columns(names: &[String], slots: &[Slot], path: &Path) -> Result<Vec<Option<usize>>, DataError> {
+/// Which slot each column of the file fills. An optional column that is not there leaves its slot empty.
+fn place_columns(
+    names: &[String],
+    delimiter: u8,
+    slots: &[Slot],
+    path: &Path,
+) -> Result<Vec<Option<usize>>, DataError> {
     let mut slot_of = vec![None; names.len()];
     for (slot, wanted) in slots.iter().enumerate() {
         let Some(column) = names.iter().position(|name| *name == wanted.name) else {
-            let found = crate::source::list_names(names);
+            if wanted.is_optional && names.len() > 1 {
+                continue;
+            }
+            let found = crate::source::list_names(names) + &header::other_delimiter(names, delimiter);
             return Err(DataError::MissingColumn {
                 path: path.to_path_buf(),
                 column: wanted.name.clone(),
@@ -93,7 +102,8 @@ pub(crate) fn decode(bytes: &[u8], layout: &TextLayout, decoder: &Decoder, split
     let mut at = 0;
     while at < bytes.len() {
         if let Some(group) = &mut group {
-            let (lines, next) = group.take(bytes, at, decoder, &mut out.splits[split as usize]);
+            let rows = &mut out.splits[split as usize];
+            let (lines, next) = group.take(bytes, at, decoder, rows, &mut out.counts);
             at = next;
             out.lines += lines as u64;
             out.rows_read += lines as u64;
@@ -101,35 +111,56 @@ pub(crate) fn decode(bytes: &[u8], layout: &TextLayout, decoder: &Decoder, split
                 continue;
             }
         }
-        let line = out.lines;
+        let (line, start) = (out.lines, at);
         at = scan_record(bytes, at, layout.delimiter, layout.quotes, &mut record);
+        if record.lines > 1
+            && let Some(reason) = broken(bytes, start..at, &record, layout, (decoder, split), out)
+        {
+            // Only the first line is bad; those below it speak for themselves.
+            out.bad.push((line, BadCell { column: String::new(), value: String::new(), reason }));
+            out.lines += 1;
+            out.rows_read += 1;
+            at = start + memchr::memchr(b'\n', &bytes[start..at]).map_or(at - start, |place| place + 1);
+            continue;
+        }
         out.lines += record.lines;
         if record.is_blank() {
             continue;
         }
-        if let Some(problem) = problem_of(&record, layout) {
+        if let Some(reason) = problem_of(&record, layout) {
             out.rows_read += 1;
-            out.bad.push((line, problem));
+            out.bad.push((line, BadCell { column: String::new(), value: String::new(), reason }));
             continue;
         }
-        for (cell, slot) in record.cells.iter().zip(&layout.slot_of) {
-            if let Some(slot) = *slot {
-                cells[slot] = *cell;
-            }
-        }
+        layout.place(&record, &mut cells);
         decoder.row(&TextCells { bytes, record: &record, cells: &cells }, split, line, out);
     }
 }
 
-fn problem_of(record: &Record, layout: &TextLayout) -> Option<BadCell> {
-    let reason = if record.bad_quotes {
-        BadReason::Quotes
+/// Why a record of several lines is not one row, if it is not: a quote among them is astray.
+fn broken(
+    bytes: &[u8],
+    range: Range<usize>,
+    record: &Record,
+    layout: &TextLayout,
+    (decoder, split): (&Decoder, Split),
+    out: &mut Decoded,
+) -> Option<BadReason> {
+    match swallowed::holds_rows((bytes, range), record, layout, (decoder, split), out) {
+        true => Some(BadReason::OpenQuote { lines: record.lines - 1 }),
+        false => problem_of(record, layout),
+    }
+}
+
+fn problem_of(record: &Record, layout: &TextLayout) -> Option<BadReason> {
+    if record.bad_quotes {
+        Some(BadReason::Quotes)
     } else if record.cells.len() != layout.slot_of.len() {
-        BadReason::ColumnCount { found: record.cells.len() as u64, wanted: layout.slot_of.len() as u64 }
+        let (found, wanted) = (record.cells.len() as u64, layout.slot_of.len() as u64);
+        Some(BadReason::ColumnCount { found, wanted })
     } else {
-        return None;
-    };
-    Some(BadCell { column: String::new(), value: String::new(), reason })
+        None
+    }
 }
 
 struct TextCells<'a> {
@@ -143,14 +174,17 @@ impl Cells for TextCells<'_> {
     fn cell(&self, slot: usize) -> Raw<'_> {
         Raw::text(self.record.bytes(self.bytes, &self.cells[slot]))
     }
+}
 
-    fn items(
-        &self,
-        slot: usize,
-        separator: u8,
-        visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
-    ) -> Result<(), BadReason> {
-        self.cell(slot).items(separator).try_for_each(visit)
+impl TextLayout {
+    /// The cell of every slot; that of a column which the file does not have stays empty.
+    #[inline]
+    fn place(&self, record: &Record, cells: &mut [Cell]) {
+        for (cell, slot) in record.cells.iter().zip(&self.slot_of) {
+            if let Some(slot) = *slot {
+                cells[slot] = *cell;
+            }
+        }
     }
 }
 

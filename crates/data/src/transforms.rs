@@ -1,7 +1,8 @@
 //! How raw values become model inputs: one implementation for preparing data and for answering requests.
 //!
 //! A missing id is an id of its own for hashed and vocabulary columns, and gives no row for direct and
-//! bucketised ones. Dense values are rounded to `f32` first; every step is `f32` arithmetic.
+//! bucketised ones. Dense values are `f32`, and so is every step; only where a column is standardised are they taken in
+//! full precision and rounded at the end, so that times in seconds stay apart.
 //!
 //! Invariant: [`Transforms::dense`] and [`Transforms::row`] are functions of the stored state alone, so equal
 //! [fingerprints](Transforms::fingerprint) mean equal inputs to the model.
@@ -10,15 +11,16 @@ mod difference;
 mod stored;
 mod vocabulary;
 
-use campanile_spec::data::{
-    BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, SourceSpec, SparseColumn,
+use campanile_spec::{
+    data::{BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, Keep, SourceSpec, SparseColumn},
+    elementary,
 };
 use serde::{Deserialize, Serialize};
 
 pub use crate::value::Raw;
 use crate::{
     error::{BadReason, DataError},
-    value::{mix, scale},
+    value::{mix, scale, shortest},
 };
 pub(crate) use vocabulary::{VOCABULARY_ID_BYTES, Vocabulary};
 
@@ -36,9 +38,9 @@ pub(crate) enum IdText {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Standard {
     /// The mean.
-    pub mean: f32,
+    pub mean: f64,
     /// The population's standard deviation; 1 for a constant column.
-    pub deviation: f32,
+    pub deviation: f64,
 }
 
 /// What was measured on the training split, by column.
@@ -54,6 +56,8 @@ pub(crate) struct Measured {
 #[derive(Debug, Clone)]
 pub struct Transforms {
     id_text: IdText,
+    /// Text that stands for a missing value.
+    missing_values: Vec<String>,
     dense: Vec<DenseMap>,
     sparse: Vec<SparseMap>,
     /// `ln(1 + x)` of small integers, as the function itself gives it: most counts of a click log are small.
@@ -63,6 +67,9 @@ pub struct Transforms {
 #[derive(Debug, Clone)]
 struct DenseMap {
     column: DenseColumn,
+    /// Whether values are taken in full precision: those that are standardised.
+    is_wide: bool,
+    missing: f64,
     steps: Vec<DenseStep>,
     standard: Option<Standard>,
 }
@@ -70,7 +77,7 @@ struct DenseMap {
 #[derive(Debug, Clone, Copy)]
 enum DenseStep {
     Log1p,
-    Clip { min: f32, max: f32 },
+    Clip { min: f64, max: f64 },
     Standardise(Standard),
 }
 
@@ -96,7 +103,9 @@ impl Transforms {
     /// a vocabulary column is rare.
     pub(crate) fn unmeasured(columns: &Columns, source: &SourceSpec) -> Result<Transforms, DataError> {
         let id_text = if matches!(source, SourceSpec::CriteoTsv) { IdText::Hex } else { IdText::Plain };
-        Transforms::build(id_text, columns.dense.clone(), columns.sparse.clone(), Measured::default())
+        let transforms =
+            Transforms::build(id_text, columns.dense.clone(), columns.sparse.clone(), Measured::default())?;
+        Ok(Transforms { missing_values: columns.missing_values.clone(), ..transforms })
     }
 
     /// The transforms of a job that needs no measuring; `None` where something must be measured.
@@ -113,7 +122,8 @@ impl Transforms {
     pub(crate) fn with_measured(&self, measured: Measured) -> Result<Transforms, DataError> {
         let dense = self.dense.iter().map(|map| map.column.clone()).collect();
         let sparse = self.sparse.iter().map(|map| map.column.clone()).collect();
-        Transforms::build(self.id_text, dense, sparse, measured)
+        let transforms = Transforms::build(self.id_text, dense, sparse, measured)?;
+        Ok(Transforms { missing_values: self.missing_values.clone(), ..transforms })
     }
 
     fn build(
@@ -130,10 +140,26 @@ impl Transforms {
             sparse.into_iter().zip(measured.vocabularies).map(|(column, ids)| sparse_map(column, ids));
         Ok(Transforms {
             id_text,
+            missing_values: Vec::new(),
             dense: dense.collect::<Result<_, _>>()?,
             sparse: sparse.collect::<Result<_, _>>()?,
-            log_of_small: (0..SMALL_COUNT).map(|count| (count as f32).ln_1p()).collect(),
+            log_of_small: (0..SMALL_COUNT).map(|count| ln_1p(count as f32)).collect(),
         })
+    }
+
+    /// The columns of several transforms beside each other, in their order; none where they read the text of ids in
+    /// different ways.
+    pub(crate) fn beside(all: &[&Transforms]) -> Option<Transforms> {
+        let (first, others) = all.split_first()?;
+        let mut joined = Transforms::clone(first);
+        for other in others {
+            if other.id_text != joined.id_text || other.missing_values != joined.missing_values {
+                return None;
+            }
+            joined.dense.extend(other.dense.iter().cloned());
+            joined.sparse.extend(other.sparse.iter().cloned());
+        }
+        Some(joined)
     }
 
     /// How many dense columns.
@@ -161,6 +187,11 @@ impl Transforms {
         self.sparse[column].column.weights.as_deref()
     }
 
+    /// Rows of a sparse column's table: every row that it gives is below this.
+    pub fn row_count(&self, column: usize) -> u64 {
+        self.sparse[column].column.row_count
+    }
+
     /// Whether a cell of a sparse column holds several ids. Missing ones among them are left out.
     pub fn is_list(&self, column: usize) -> bool {
         matches!(self.sparse[column].column.shape, BagShape::List { .. })
@@ -175,9 +206,14 @@ impl Transforms {
         }
     }
 
-    /// At most this many ids of a bag are kept, the first ones.
+    /// At most this many ids of a bag are kept.
     pub fn bag_max(&self, column: usize) -> usize {
         self.sparse[column].column.bag_max.max(1)
+    }
+
+    /// Which ids of a bag are kept.
+    pub fn keep(&self, column: usize) -> Keep {
+        self.sparse[column].column.keep
     }
 
     /// The measured mean and deviation of a dense column, if it is standardised.
@@ -193,22 +229,50 @@ impl Transforms {
         }
     }
 
+    /// A value as the job takes it: text that stands for a missing value is one.
+    #[inline]
+    pub fn value<'a>(&self, raw: Raw<'a>) -> Raw<'a> {
+        match raw {
+            Raw::Text(text) if self.missing_values.iter().any(|word| word.as_bytes() == text) => Raw::Missing,
+            other => other,
+        }
+    }
+
+    /// The same for an id, for which nan is a missing value, too.
+    #[inline]
+    pub fn id<'a>(&self, raw: Raw<'a>) -> Raw<'a> {
+        self.value(raw).as_id()
+    }
+
     /// A dense input from a raw value.
     ///
     /// # Errors
     /// When the value is not a finite number.
     pub fn dense(&self, column: usize, raw: Raw<'_>) -> Result<f32, BadReason> {
-        Ok(self.dense_number(column, raw.number()?))
+        let value = self.dense_wide(column, raw)? as f32;
+        if value.is_finite() { Ok(value) } else { Err(BadReason::NotFinite) }
     }
 
-    /// A dense input from a number that may be missing.
+    /// A dense input before it is rounded.
+    pub(crate) fn dense_wide(&self, column: usize, raw: Raw<'_>) -> Result<f64, BadReason> {
+        let raw = self.value(raw);
+        let number =
+            if self.dense[column].is_wide { raw.wide_number()? } else { raw.number()?.map(f64::from) };
+        Ok(self.dense_number(column, number))
+    }
+
+    /// A dense input from a number that may be missing, before it is rounded.
     #[inline]
-    pub(crate) fn dense_number(&self, column: usize, number: Option<f32>) -> f32 {
+    pub(crate) fn dense_number(&self, column: usize, number: Option<f64>) -> f64 {
         let map = &self.dense[column];
-        let mut value = number.unwrap_or(map.column.missing);
+        let mut value = match number {
+            None => map.missing,
+            Some(number) if map.is_wide => number,
+            Some(number) => f64::from(number as f32),
+        };
         for step in &map.steps {
             value = match *step {
-                DenseStep::Log1p => self.log1p(value),
+                DenseStep::Log1p => f64::from(self.log1p(value as f32)),
                 DenseStep::Clip { min, max } => value.clamp(min, max),
                 DenseStep::Standardise(Standard { mean, deviation }) => (value - mean) / deviation,
             };
@@ -222,7 +286,7 @@ impl Transforms {
         let whole = value as usize;
         match self.log_of_small.get(whole) {
             Some(&log) if whole as f32 == value => log,
-            _ => value.ln_1p(),
+            _ => ln_1p(value),
         }
     }
 
@@ -231,6 +295,7 @@ impl Transforms {
     /// # Errors
     /// When the value cannot be an id of this column.
     pub fn row(&self, column: usize, raw: Raw<'_>) -> Result<Option<u32>, BadReason> {
+        let raw = self.value(raw);
         match &self.sparse[column].to_row {
             ToRow::Direct { row_count } => match self.direct_id(raw)? {
                 None => Ok(None),
@@ -272,6 +337,7 @@ impl Transforms {
 
     /// The key of a raw id.
     pub(crate) fn key(&self, raw: Raw<'_>) -> Result<u64, BadReason> {
+        let raw = self.value(raw);
         match self.id_text {
             IdText::Hex => raw.hex_key(),
             IdText::Plain => raw.key(),
@@ -279,8 +345,9 @@ impl Transforms {
     }
 
     fn direct_id(&self, raw: Raw<'_>) -> Result<Option<u64>, BadReason> {
-        match raw {
+        match raw.as_id() {
             Raw::Missing => Ok(None),
+            Raw::Unsigned(id) => Ok(Some(id)),
             Raw::Text(_) if self.id_text == IdText::Hex => raw.hex_key().map(Some),
             // A negative id wraps to one beyond any table, which is what it is.
             _ => Ok(raw.integer()?.map(|id| id as u64)),
@@ -308,10 +375,20 @@ impl Transforms {
         matches!(self.sparse[column].column.map, IdMap::Vocabulary { .. })
     }
 
+    /// The dense columns as the job describes them.
+    pub(crate) fn dense_column(&self, column: usize) -> &DenseColumn {
+        &self.dense[column].column
+    }
+
     /// The sparse columns as the job describes them.
     pub(crate) fn sparse_column(&self, column: usize) -> &SparseColumn {
         &self.sparse[column].column
     }
+}
+
+/// `ln(1 + x)`, to the nearest `f32` but for ties.
+fn ln_1p(x: f32) -> f32 {
+    elementary::ln_1p(f64::from(x)) as f32
 }
 
 fn dense_map(column: DenseColumn, standard: Option<Standard>) -> Result<DenseMap, DataError> {
@@ -320,11 +397,16 @@ fn dense_map(column: DenseColumn, standard: Option<Standard>) -> Result<DenseMap
     if column.transforms.iter().filter(|step| **step == DenseTransform::Standardise).count() > 1 {
         return Err(unsupported("`standardise` may stand once in a column's transforms"));
     }
+    let is_wide = column.transforms.contains(&DenseTransform::Standardise);
+    // A number of the job is the one that its text says, as one of the data is.
+    let number = |value: f32| if is_wide { shortest(f64::from(value)) } else { f64::from(value) };
     let mut steps = Vec::new();
     for step in &column.transforms {
         match (*step, standard) {
             (DenseTransform::Log1p, _) => steps.push(DenseStep::Log1p),
-            (DenseTransform::Clip { min, max }, _) if min <= max => steps.push(DenseStep::Clip { min, max }),
+            (DenseTransform::Clip { min, max }, _) if min <= max => {
+                steps.push(DenseStep::Clip { min: number(min), max: number(max) });
+            }
             (DenseTransform::Clip { .. }, _) => {
                 return Err(unsupported("`clip` needs `min` at or below `max`"));
             }
@@ -333,7 +415,8 @@ fn dense_map(column: DenseColumn, standard: Option<Standard>) -> Result<DenseMap
             (DenseTransform::Standardise, None) => break,
         }
     }
-    Ok(DenseMap { column, steps, standard })
+    let missing = number(column.missing);
+    Ok(DenseMap { column, is_wide, missing, steps, standard })
 }
 
 fn sparse_map(column: SparseColumn, ids: Option<Vocabulary>) -> Result<SparseMap, DataError> {
@@ -345,7 +428,15 @@ fn sparse_map(column: SparseColumn, ids: Option<Vocabulary>) -> Result<SparseMap
     let to_row = match &column.map {
         IdMap::Direct => ToRow::Direct { row_count },
         IdMap::Hash { salt } => ToRow::Hash { mixed_salt: mix(*salt ^ 0x6c62_272e_07bb_0142), row_count },
-        IdMap::Vocabulary { .. } => ToRow::Vocabulary(ids.unwrap_or_default()),
+        IdMap::Vocabulary { .. } => {
+            let ids = ids.unwrap_or_default();
+            // Row 0 is for all others.
+            if ids.keys().len() as u64 >= row_count {
+                let count = ids.keys().len();
+                return Err(unsupported(format!("{count} ids do not fit in a table of {row_count} rows")));
+            }
+            ToRow::Vocabulary(ids)
+        }
         IdMap::Bucketise { boundaries } => {
             if !boundaries.is_sorted_by(|a, b| a < b) {
                 return Err(unsupported("the boundaries of `bucketise` must rise".into()));

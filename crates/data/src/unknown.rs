@@ -50,13 +50,13 @@ impl UnknownIds {
 
 #[cfg(test)]
 mod tests {
-    use campanile_spec::data::{BadRows, BagShape, Columns, SourceSpec, SparseColumn, SplitSpec};
+    use campanile_spec::data::{BadRows, BagShape, Columns, Keep, SourceSpec, SparseColumn, SplitSpec};
 
     use super::*;
 
     fn column(name: &str, map: IdMap) -> SparseColumn {
-        let row_count = 1000;
-        SparseColumn { name: name.into(), shape: BagShape::One, bag_max: 9, map, row_count, weights: None }
+        let (shape, keep, row_count) = (BagShape::One, Keep::First, 1000);
+        SparseColumn { name: name.into(), shape, bag_max: 9, keep, map, row_count, weights: None }
     }
 
     fn drawn(share: f64, epoch: u64, positions: std::ops::Range<u64>) -> Bags {

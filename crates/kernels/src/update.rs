@@ -14,7 +14,7 @@
 //!
 //! Arithmetic is in `f32`, every operation rounded on its own, as the formulas of [`Rule`] read from left to
 //! right; roots and divisions are exact, and sums over a row go over sixteen partial sums, so all levels give
-//! the same bits. 16-bit rows are decoded, updated in `f32` and stored with stochastic rounding seeded by
+//! the same bits. State below the normal numbers is kept as zero (`Lanes::flush`). 16-bit rows are decoded, updated in `f32` and stored with stochastic rounding seeded by
 //! (seed, table, row, step, element).
 #![allow(unsafe_code)]
 
@@ -70,9 +70,9 @@ pub enum Rule {
         /// Added to the root.
         epsilon: f32,
     },
-    /// `sigma = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - sigma*w; n += g*g; w = 0 where |z| <= l1, else
-    /// -(z - sign(z)*l1) / ((beta + sqrt(n)) / lr + l2)`. State: all `z`, then all `n`.
-    /// With `lr` 0 nothing changes.
+    /// `z = -(sign(w)*l1 + l2*w) where n = 0; n += g*g; d = (beta + sqrt(n)) / lr; u = z + (g - d*w);
+    /// w = 0 where |u| <= l1, else -(u - sign(u)*l1) / (d + l2); z = u + d*w`. State: all `z`, then all `n`.
+    /// With `lr` 0, and where `g*g` is 0, nothing changes. The last `z` is of `w` as it is stored.
     Ftrl {
         /// Smooths the first steps.
         beta: f32,

@@ -1,8 +1,9 @@
 //! The augmentation: a teacher says a word on every impression, once, while its labels are awaited.
 //!
 //! Impressions are taken in turns; a turn pins one version of the teacher, the one that is current when the turn begins,
-//! and notes it in the stage's journal. So a turn that a crash interrupts runs again with the version that it began with,
-//! as long as the registry has it. Impressions whose windows have closed while the teacher was busy are passed over: nobody
+//! and notes it in the stage's journal. So a turn that a crash interrupts runs again with the version that it began with; the
+//! stage's state is saved before the version changes, so no older one is asked for. If the registry no longer has it, the stage says
+//! so and stops. Impressions whose windows have closed while the teacher was busy are passed over: nobody
 //! waits for a word on them, and nobody waits for the teacher.
 
 use std::{
@@ -37,6 +38,11 @@ pub struct AugmentOptions {
     pub window_ms: u64,
     /// How long ids are remembered, so that an impression that comes twice gets one word.
     pub remember_ms: u64,
+    /// Ids that are remembered at most; of more, the oldest are forgotten.
+    pub remembered_max: usize,
+    /// Whether a turn that was interrupted may be finished with the current version, where the registry no longer has the one
+    /// that it was begun with.
+    pub may_change_version: bool,
     /// Floats of the teacher's embedding that words carry; 0 for none.
     pub embedding_floats: usize,
 }
@@ -52,6 +58,8 @@ pub struct AugmentCounts {
     pub too_old: u64,
     /// Versions of the teacher used.
     pub versions: u64,
+    /// Impressions that the teacher cannot read: they get no word.
+    pub unreadable: u64,
 }
 
 /// The stage.
@@ -112,7 +120,19 @@ impl Augmenter {
         self.teacher.as_ref().map(|teacher| teacher.snapshot.version().number)
     }
 
-    /// Has this version of the teacher in memory; where the registry no longer has it, the current one.
+    /// Whether there is a teacher, or words on what is missing.
+    ///
+    /// # Errors
+    /// When none is published.
+    pub fn ready(&self) -> Result<(), String> {
+        let AugmentOptions { registry, model, .. } = &self.options;
+        match registry.current(model) {
+            Ok(Some(_)) => Ok(()),
+            _ => Err(format!("no version of `{model}` is published in {} yet", registry.root().display())),
+        }
+    }
+
+    /// Has this version of the teacher in memory; where the registry no longer has it and another one may do, the current one.
     fn pin(&mut self, number: u64) -> Result<(), StageError> {
         if self.version() == Some(number) {
             return Ok(());
@@ -121,6 +141,12 @@ impl Augmenter {
         let present = self.teacher.as_ref().map(|teacher| &teacher.snapshot);
         let open = |number| Snapshot::of_registry(registry, model, number, present, &Options::default());
         let gone = registry.versions(model).is_ok_and(|versions| !versions.contains(&number));
+        if gone && !self.options.may_change_version {
+            return Err(StageError::World(format!(
+                "a turn was begun with version {number} of the teacher `{model}`, and {} no longer has it; put it back, or say --other-version once to finish the turn with the current one",
+                registry.root().display()
+            )));
+        }
         let current = if gone { registry.current(model).ok().flatten() } else { None };
         let failed = |error: &dyn std::fmt::Display| StageError::World(format!("teacher `{model}`: {error}"));
         let snapshot = open(current.unwrap_or(number)).map_err(|error| failed(&error))?;
@@ -145,9 +171,14 @@ impl Augmenter {
         }
         self.forgetting.insert((time_ms, id));
         let oldest_ms = time_ms.saturating_sub(self.options.remember_ms);
-        while let Some(&(at_ms, id)) = self.forgetting.first().filter(|(at_ms, _)| *at_ms < oldest_ms) {
-            self.forgetting.remove(&(at_ms, id));
-            self.seen.remove(&id);
+        let max = self.options.remembered_max;
+        let is_due = |set: &BTreeSet<(u64, u64)>| {
+            set.len() > max || set.first().is_some_and(|(at_ms, _)| *at_ms < oldest_ms)
+        };
+        while is_due(&self.forgetting) {
+            if let Some((_, id)) = self.forgetting.pop_first() {
+                self.seen.remove(&id);
+            }
         }
         if time_ms < skip_before_ms {
             self.counts.too_old += 1;
@@ -156,7 +187,7 @@ impl Augmenter {
         true
     }
 
-    /// Puts an impression's features into the batch.
+    /// Puts an impression's features into the batch; one that the teacher cannot read gets no word, and is counted.
     fn gather(&mut self, impression: &Impression<'_>, time_ms: u64) -> Result<(), String> {
         let Some(teacher) = &mut self.teacher else { return Err("no teacher is pinned".to_owned()) };
         let (number, row) = impression.features.split_first_chunk().ok_or("it has no features")?;
@@ -165,13 +196,16 @@ impl Augmenter {
             let schema = self.known.find(&*self.log, IMPRESSIONS, 0, number);
             let schema = schema.map_err(|error| error.to_string())?;
             let schema = schema.ok_or_else(|| format!("its columns, schema {number:08x}, are not known"))?;
-            teacher.rows.set_columns(schema.names()).map_err(|error| error.to_string())?;
-            teacher.columns = Some(number);
+            let is_known = teacher.rows.set_columns(schema.names()).is_ok();
+            teacher.columns = is_known.then_some(number);
         }
         // A label has no meaning here; the rows want one for each task.
         let labels = vec![None; teacher.snapshot.model().tasks.len()];
-        teacher.rows.push(row, &labels, time_ms as i64).map_err(|error| error.to_string())?;
-        self.waiting.push((impression.id, time_ms));
+        if teacher.columns.is_some() && teacher.rows.push(row, &labels, time_ms as i64).is_ok() {
+            self.waiting.push((impression.id, time_ms));
+        } else {
+            self.counts.unreadable += 1;
+        }
         Ok(())
     }
 
@@ -233,6 +267,12 @@ impl Stage for Augmenter {
         Ok([number.to_le_bytes(), skip_before_ms.to_le_bytes()].concat())
     }
 
+    /// Before another version speaks.
+    fn saves_before(&self, note: &[u8]) -> bool {
+        let number = note.first_chunk().map(|number| u64::from_le_bytes(*number));
+        self.version().is_some() && self.version() != number
+    }
+
     fn turn(
         &mut self,
         note: &[u8],
@@ -261,9 +301,9 @@ impl Stage for Augmenter {
     }
 
     fn save(&self, out: &mut Vec<u8>) {
-        let AugmentCounts { words, repeated, too_old, versions } = self.counts;
+        let AugmentCounts { words, repeated, too_old, versions, unreadable } = self.counts;
         let mut word = |value: u64| out.extend_from_slice(&value.to_le_bytes());
-        [words, repeated, too_old, versions].into_iter().for_each(&mut word);
+        [words, repeated, too_old, versions, unreadable].into_iter().for_each(&mut word);
         for (time_ms, id) in &self.forgetting {
             word(*time_ms);
             word(*id);
@@ -275,11 +315,13 @@ impl Stage for Augmenter {
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let (&[words, repeated, too_old, versions], ids) =
             words.split_first_chunk::<4>().ok_or("it is cut short")?;
-        let (ids, odd) = ids.as_chunks::<2>();
-        if !rest.is_empty() || !odd.is_empty() {
+        // Earlier programs ended at the first that could not be read; after their counts there are pairs alone.
+        let (unreadable, ids) = if ids.len() % 2 == 1 { (ids[0], &ids[1..]) } else { (0, ids) };
+        if !rest.is_empty() {
             return Err("it is cut short".to_owned());
         }
-        self.counts = AugmentCounts { words, repeated, too_old, versions };
+        let ids = ids.as_chunks::<2>().0;
+        self.counts = AugmentCounts { words, repeated, too_old, versions, unreadable };
         self.forgetting = ids.iter().map(|[time_ms, id]| (*time_ms, *id)).collect();
         self.seen = ids.iter().map(|[_, id]| *id).collect();
         Ok(())

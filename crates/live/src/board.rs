@@ -1,7 +1,11 @@
 //! What the page shows: the models' metrics over time, the teacher, and how far behind every stage is.
 
+mod gain;
+mod history;
+
 use std::{
-    collections::VecDeque,
+    io,
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -11,14 +15,15 @@ use std::{
 use campanile_train::scores::TaskScores;
 use serde_json::{Value, json};
 
+use self::{
+    gain::{Verdict, headline},
+    history::{History, Point},
+};
 use crate::{
     file::{LiveFile, Role},
     ledger::{Work, ledger},
     watch::Seen,
 };
-
-/// Points of a line; when they are full, every second one goes, so that the whole run stays in sight.
-const POINTS_MAX: usize = 600;
 
 /// What is known of a loop, for the page and the report.
 pub struct Board {
@@ -37,9 +42,7 @@ struct Inner {
     speed: f64,
     held_back: bool,
     state: &'static str,
-    /// One point in so many is kept.
-    every: u64,
-    ticks: u64,
+    history: History,
 }
 
 struct Model {
@@ -54,7 +57,8 @@ struct Model {
     window: Vec<TaskScores>,
     running: Vec<TaskScores>,
     published: Option<Published>,
-    points: VecDeque<Point>,
+    /// Examples of the window of its metrics.
+    window_examples: u64,
 }
 
 impl Model {
@@ -87,13 +91,6 @@ pub struct StageLine {
     pub rate: f64,
 }
 
-#[derive(Clone)]
-struct Point {
-    stream_ms: u64,
-    /// By task: NE and calibration over the window.
-    tasks: Vec<(Option<f64>, Option<f64>)>,
-}
-
 impl Board {
     /// A loop that has done nothing; `forward` has the operations of a forward pass, by member of the file.
     pub fn new(file: &LiveFile, forward: &[u64]) -> Board {
@@ -107,10 +104,15 @@ impl Board {
             window: Vec::new(),
             running: Vec::new(),
             published: None,
-            points: VecDeque::new(),
+            window_examples: {
+                let run = &member.job.run;
+                run.evaluate.window_steps.saturating_mul(run.batch_size as u64)
+            },
         };
+        let tasks: Vec<String> = file.world.label_names().iter().map(|&task| task.to_owned()).collect();
         let inner = Inner {
-            tasks: file.world.label_names().iter().map(|&task| task.to_owned()).collect(),
+            history: History::new(&tasks),
+            tasks,
             models: file.members.iter().zip(forward).map(model).collect(),
             stages: Vec::new(),
             teacher: None,
@@ -120,10 +122,30 @@ impl Board {
             speed: 0.0,
             held_back: false,
             state: "starting",
-            every: 1,
-            ticks: 0,
         };
         Board { inner: Mutex::new(inner) }
+    }
+
+    /// Goes on with the lines that an earlier run of the loop has saved.
+    ///
+    /// # Errors
+    /// When there is a file, and it cannot be read; the lines begin anew then.
+    pub fn restore(&self, path: &Path) -> io::Result<()> {
+        let mut inner = self.lock();
+        if let Some(history) = History::load(path, &inner.tasks)? {
+            inner.history = history;
+        }
+        Ok(())
+    }
+
+    /// Saves the lines.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        // Nobody waits for the disk.
+        let history = self.lock().history.clone();
+        history.save(path)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -190,10 +212,9 @@ impl Board {
             stage.waiting_most = stage.waiting_most.max(before.waiting_most);
         }
         inner.teacher = Some(teacher);
-        inner.ticks += 1;
-        let (adds, stream_ms, tasks) =
-            (inner.ticks.is_multiple_of(inner.every), inner.stream_ms, inner.tasks.clone());
-        for (model, published) in inner.models.iter_mut().zip(published) {
+        let adds = inner.history.adds();
+        let Inner { models, history, tasks, stream_ms, .. } = &mut *inner;
+        for (model, published) in models.iter_mut().zip(published) {
             model.published = published;
             if adds && !model.window.is_empty() {
                 let values = |task: &String| {
@@ -201,18 +222,15 @@ impl Board {
                     (scores.and_then(|s| s.values.ne), scores.and_then(|s| s.values.calibration))
                 };
                 let tasks = tasks.iter().map(values).collect();
-                model.points.push_back(Point { stream_ms, tasks });
+                history.push(&model.name, Point { stream_ms: *stream_ms, tasks });
             }
         }
-        if inner.models.iter().any(|model| model.points.len() >= POINTS_MAX) {
-            inner.every *= 2;
-            for model in &mut inner.models {
-                let mut place = 0;
-                model.points.retain(|_| {
-                    place += 1;
-                    place % 2 == 0
-                });
-            }
+        history.thin();
+        for (student, twin) in pairs(models) {
+            let examples = student.examples.min(twin.examples);
+            let window = student.window_examples.max(twin.window_examples);
+            let gains = tasks.iter().map(|task| gain_now(student, twin, task)).collect();
+            history.line(&student.name).gains.look(examples, window, gains);
         }
     }
 
@@ -238,7 +256,7 @@ impl Board {
                     "version": model.published.map(|published| published.version),
                     "fresh_seconds": model.published.and_then(|published| published.data_time_ms)
                         .map(|ms| (inner.stream_ms as i64).saturating_sub(ms) as f64 / 1000.0),
-                    "points": model.points.iter().map(|point| json!([
+                    "points": inner.history.of(&model.name).into_iter().flat_map(|line| &line.points).map(|point| json!([
                         point.stream_ms as f64 / 1000.0,
                         point.tasks.iter().map(|(ne, _)| *ne).collect::<Vec<_>>(),
                         point.tasks.iter().map(|(_, calibration)| *calibration).collect::<Vec<_>>(),
@@ -274,6 +292,7 @@ impl Board {
             "models": models,
             "stages": stages.collect::<Vec<_>>(),
             "teacher": teacher,
+            "headline": headline(&verdicts(&inner)),
             "transfer": transfer(&inner),
             "ledger": costs(&inner),
         })
@@ -299,24 +318,62 @@ fn by_task(tasks: &[String], scores: &[TaskScores]) -> Vec<Value> {
     tasks.iter().map(one).collect()
 }
 
-/// By student and task, over the window: what it gains over its twin, what the teacher has over the twin, and the share
-/// of that which reached the student.
-fn transfer(inner: &Inner) -> Vec<Value> {
-    let ne = |model: &Model, task: &String| {
-        model.window.iter().find(|scores| scores.task == *task).and_then(|scores| scores.values.ne)
-    };
-    let mut lines = Vec::new();
-    for student in inner.models.iter().filter(|model| model.role == Role::Student) {
+/// Every student with its twin.
+fn pairs(models: &[Model]) -> impl Iterator<Item = (&Model, &Model)> {
+    let students = models.iter().filter(|model| model.role == Role::Student);
+    students.filter_map(move |student| {
         let alone = format!("{}.alone", student.name);
-        let Some(twin) = inner.models.iter().find(|model| model.name == alone) else { continue };
+        Some((student, models.iter().find(|model| model.name == alone)?))
+    })
+}
+
+fn ne_of(model: &Model, task: &str) -> Option<f64> {
+    model.window.iter().find(|scores| scores.task == task).and_then(|scores| scores.values.ne)
+}
+
+/// By how much a student's NE is below its twin's, over the present window.
+fn gain_now(student: &Model, twin: &Model, task: &str) -> Option<f64> {
+    let (with, without) = (ne_of(student, task)?, ne_of(twin, task)?);
+    (without > 0.0).then(|| (without - with) / without)
+}
+
+/// By student and task, what the gain says.
+fn verdicts(inner: &Inner) -> Vec<(String, String, Verdict)> {
+    let mut verdicts = Vec::new();
+    for (student, _) in pairs(&inner.models) {
         for (place, task) in inner.tasks.iter().enumerate() {
-            let (Some(with), Some(without)) = (ne(student, task), ne(twin, task)) else { continue };
-            let gain = (without - with) / without;
+            let gain = inner.history.of(&student.name).and_then(|line| line.gains.of(place));
+            verdicts.extend(gain.map(|gain| (student.name.clone(), task.clone(), gain.verdict())));
+        }
+    }
+    verdicts
+}
+
+/// By student and task: what it gains over its twin, by the last windows; what the teacher has over the twin in the present
+/// one, and the share of that which reached the student.
+fn transfer(inner: &Inner) -> Vec<Value> {
+    let mut lines = Vec::new();
+    for (student, twin) in pairs(&inner.models) {
+        for (place, task) in inner.tasks.iter().enumerate() {
+            let Some(now) = gain_now(student, twin, task) else { continue };
+            let gain = inner.history.of(&student.name).and_then(|line| line.gains.of(place));
+            let mean = gain.map_or(now, |gain| gain.mean);
             let teacher = inner.teacher.as_ref().and_then(|seen| seen.tasks.get(place)?.ne);
-            let room = teacher.map(|teacher| (without - teacher) / without);
+            let without = ne_of(twin, task);
+            let room = teacher.zip(without).map(|(teacher, without)| (without - teacher) / without);
             // A teacher that is no better than the twin has nothing to give, and a ratio says nothing.
-            let ratio = room.filter(|room| *room > 0.001).map(|room| gain / room);
-            lines.push(json!({ "student": student.name, "task": task, "gain": gain, "teacher_gain": room, "ratio": ratio }));
+            let ratio = room.filter(|room| *room > 0.001).map(|room| mean / room);
+            lines.push(json!({
+                "student": student.name,
+                "task": task,
+                "gain": mean,
+                "error": gain.and_then(|gain| gain.error),
+                "windows": gain.map_or(0, |gain| gain.windows),
+                "verdict": gain.map_or(Verdict::Early, |gain| gain.verdict()).word(),
+                "gain_now": now,
+                "teacher_gain": room,
+                "ratio": ratio,
+            }));
         }
     }
     lines

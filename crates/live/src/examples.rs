@@ -17,16 +17,16 @@ use std::{
 
 use campanile_data::{
     Transforms,
-    logged::{self, LoggedRows},
+    logged::{self, LoggedError, LoggedRows},
 };
 use campanile_kernels::half::f32_from_f16;
 use campanile_spec::{
     Batch,
     config::{Corrections, Only, Run},
-    data::DataSpec,
+    data::{BadRows, DataSpec},
 };
 use campanile_stream::{
-    log::{Limit, Log, LogError, Records, Stored},
+    log::{Cursor, CursorError, Limit, Log, LogError, Records, Stored},
     records::{Example, Schema, Schemas, Word},
     topics::{EXAMPLES, IMPRESSIONS, WORDS},
 };
@@ -36,7 +36,9 @@ use campanile_train::{
     run::Stream,
 };
 
-use crate::{End, Stop};
+use crate::{End, Stop, skipping::Skipping};
+
+pub use crate::skipping::Skipped;
 
 /// How long to wait before looking for more examples.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -61,6 +63,7 @@ pub struct Examples {
     only: Option<Only>,
     stop: Arc<Stop>,
     front: Arc<Front>,
+    skipped: Arc<Skipped>,
 }
 
 impl Examples {
@@ -77,7 +80,32 @@ impl Examples {
             only: run.only.clone(),
             stop,
             front: Arc::default(),
+            skipped: Arc::default(),
         }
+    }
+
+    /// The examples that were passed over because the job cannot take them.
+    pub fn skipped(&self) -> &Skipped {
+        &self.skipped
+    }
+
+    /// What looks for those, where the job passes over them.
+    fn skipping(&self, rank: usize) -> Result<Option<Skipping>, TrainError> {
+        let BadRows::Skip { rows_max } = self.data.bad_rows else { return Ok(None) };
+        Ok(Some(Skipping {
+            rows: LoggedRows::new(&self.data, self.transforms.clone())?,
+            columns: None,
+            no_labels: vec![None; self.tasks.len()],
+            rows_max,
+            count: 0,
+            skipped: (rank == 0).then(|| Arc::clone(&self.skipped)),
+        }))
+    }
+
+    /// The same without a teacher's words, which nobody is judged by.
+    #[must_use]
+    pub fn without_words(self) -> Examples {
+        Examples { listens: false, embedding_floats: 0, ..self }
     }
 
     /// The first record of the topic `examples` that was not read yet, as it moves.
@@ -88,7 +116,8 @@ impl Examples {
 
 impl Stream for Examples {
     fn source(&self, feed: Feed, first_step: u64, mark: Mark) -> Result<Box<dyn Source>, TrainError> {
-        check_cursor(&*self.log, mark)?;
+        let identity = check_cursor(&*self.log, mark)?;
+        let mark = Mark { identity, ..mark };
         if feed.rank == 0 {
             self.front.say(|said| *said = Said { confirmed: first_step, ..Said::default() });
             self.front.position.store(mark.next, Ordering::Relaxed);
@@ -104,6 +133,7 @@ impl Stream for Examples {
             words: self.listens.then(|| Words::new(self.tasks.clone(), self.embedding_floats)),
             repeats: self.repeats,
             only: self.only.clone().map(|only| Chosen { only, places: BTreeMap::new() }),
+            skipping: self.skipping(feed.rank)?,
             records: Records::default(),
             stop: Arc::clone(&self.stop),
             front: Arc::clone(&self.front),
@@ -111,22 +141,29 @@ impl Stream for Examples {
             mark,
         }))
     }
+
+    fn keep_read(&self) -> Result<(), TrainError> {
+        match self.log.sync_topic(EXAMPLES, 0) {
+            // What a broker has acknowledged it keeps by its own rules.
+            Err(LogError::Remote { .. }) => Ok(()),
+            synced => synced.map_err(|error| TrainError::Stream(error.to_string())),
+        }
+    }
 }
 
-/// A cursor past the end of the log would pass over whatever comes there: the log lost records, or is another one. A broker
-/// that is away is waited for when examples are read.
-fn check_cursor(log: &dyn Log, mark: Mark) -> Result<(), TrainError> {
-    let end = match log.range(EXAMPLES, 0) {
-        Err(LogError::Remote { .. }) => return Ok(()),
-        range => range.map_err(|error| TrainError::Stream(error.to_string()))?.end,
-    };
-    if mark.next > end {
-        let next = mark.next;
-        return Err(TrainError::Stream(format!(
-            "the checkpoint was trained on records of topic `{EXAMPLES}` up to {next}, and the log ends at {end}: it lost records, or is another log; name the log that the run began with, or begin anew with another output_dir"
-        )));
+/// Refuses a log that is not the one that the checkpoint was trained on: it would pass over whatever comes at its cursor. Returns
+/// the identity of the topic. A broker that is away is waited for when examples are read.
+fn check_cursor(log: &dyn Log, mark: Mark) -> Result<u64, TrainError> {
+    let Mark { next, identity, sum, .. } = mark;
+    let checked = Cursor { next, identity, sum }.check(log, EXAMPLES, 0);
+    match checked.and_then(|()| Ok(log.identity(EXAMPLES)?)) {
+        Err(CursorError::Log(LogError::Remote { .. })) => Ok(identity),
+        Err(CursorError::Log(error)) => Err(TrainError::Stream(error.to_string())),
+        Err(other) => Err(TrainError::Stream(format!(
+            "{other}; name the log that the run began with, or begin anew with another output_dir"
+        ))),
+        Ok(found) => Ok(found),
     }
-    Ok(())
 }
 
 /// What rank 0 has said to the others.
@@ -280,13 +317,17 @@ impl Chosen {
 }
 
 /// The schema of an example's columns, and its row.
-fn columns_of<'a>(example: &Example<'a>) -> Result<(u32, &'a [u8]), String> {
+pub(crate) fn columns_of<'a>(example: &Example<'a>) -> Result<(u32, &'a [u8]), String> {
     let (number, row) = example.features.split_first_chunk().ok_or("it has no features")?;
     Ok((u32::from_le_bytes(*number), row))
 }
 
 /// The columns of a schema.
-fn find_columns<'a>(log: &dyn Log, known: &'a mut Schemas, number: u32) -> Result<&'a Schema, String> {
+pub(crate) fn find_columns<'a>(
+    log: &dyn Log,
+    known: &'a mut Schemas,
+    number: u32,
+) -> Result<&'a Schema, String> {
     let schema = known.find(log, IMPRESSIONS, 0, number).map_err(|error| error.to_string())?;
     schema.ok_or_else(|| format!("its columns, schema {number:08x}, are not known"))
 }
@@ -307,6 +348,8 @@ struct ExampleSource {
     repeats: bool,
     /// Which examples are trained on, if not all are.
     only: Option<Chosen>,
+    /// What looks for those that cannot be, if they are passed over.
+    skipping: Option<Skipping>,
     records: Records,
     stop: Arc<Stop>,
     front: Arc<Front>,
@@ -360,16 +403,18 @@ impl ExampleSource {
                     let offset = record.offset;
                     TrainError::Stream(format!("topic `{EXAMPLES}`, record {offset}: {problem}"))
                 };
-                if !self.trains_on(record.payload).map_err(wrong)? {
+                if !self.trains_on(&record).map_err(wrong)? {
                     mark.next = record.offset + 1;
                     continue;
                 }
                 if own.contains(&count) {
                     self.take(&record).map_err(wrong)?;
                 }
-                mark = Mark { next: record.offset + 1, time_ms: mark.time_ms.max(record.time_ms as i64) };
+                let time_ms = mark.time_ms.max(record.time_ms as i64);
+                mark = Mark { next: record.offset + 1, time_ms, ..mark };
                 count += 1;
             }
+            mark.sum = records.last().map_or(mark.sum, |record| record.sum());
             self.records = records;
         }
         self.mark = mark;
@@ -383,12 +428,18 @@ impl ExampleSource {
     }
 
     /// Whether an example is one that the job trains on.
-    fn trains_on(&mut self, payload: &[u8]) -> Result<bool, String> {
-        if Example::is_late(payload) && !self.repeats {
+    fn trains_on(&mut self, record: &Stored<'_>) -> Result<bool, String> {
+        if Example::is_late(record.payload) && !self.repeats {
             return Ok(false);
         }
-        match &mut self.only {
-            Some(only) => only.has(&*self.log, &mut self.columns_known, payload),
+        let known = &mut self.columns_known;
+        if let Some(only) = &mut self.only
+            && !only.has(&*self.log, known, record.payload)?
+        {
+            return Ok(false);
+        }
+        match &mut self.skipping {
+            Some(skipping) => skipping.takes(&*self.log, known, record),
             None => Ok(true),
         }
     }
@@ -418,12 +469,12 @@ impl ExampleSource {
         let (number, row) = columns_of(&example)?;
         if self.columns != Some(number) {
             let schema = find_columns(&*self.log, &mut self.columns_known, number)?;
-            self.rows.set_columns(schema.names()).map_err(|error| error.to_string())?;
+            self.rows.set_columns(schema.names()).map_err(refused)?;
             self.columns = Some(number);
         }
         self.labels.clear();
         self.labels.extend(self.task_places.iter().map(|task| example.label(*task)));
-        self.rows.push(row, &self.labels, record.time_ms as i64).map_err(|error| error.to_string())?;
+        self.rows.push(row, &self.labels, record.time_ms as i64).map_err(refused)?;
         match &mut self.words {
             Some(words) => words.push(&*self.log, example.word.as_ref(), record.time_ms as i64),
             None => Ok(()),
@@ -446,22 +497,11 @@ impl ExampleSource {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use campanile_stream::{
-        log::{DirectoryLog, TopicOptions},
-        topics,
-    };
-
-    use super::*;
-
-    #[test]
-    fn a_cursor_past_the_end_of_the_log_is_told() {
-        let home = tempfile::tempdir().unwrap();
-        let log = DirectoryLog::open(home.path()).unwrap();
-        topics::create(&log, TopicOptions::default()).unwrap();
-        assert!(check_cursor(&log, Mark { next: 0, time_ms: 0 }).is_ok());
-        let said = check_cursor(&log, Mark { next: 5, time_ms: 0 }).unwrap_err().to_string();
-        assert!(said.contains("up to 5, and the log ends at 0"), "{said}");
-    }
+/// What the job cannot take, and the way on.
+fn refused(error: LoggedError) -> String {
+    format!("{error}; with on_bad_row = \"skip\" in [run.data] such examples are left out and counted")
 }
+
+#[cfg(test)]
+#[path = "examples_tests.rs"]
+mod tests;

@@ -368,7 +368,8 @@ impl Export {
         let name = self.files.name(self.covered, file.end - 1);
         let rows = file.table.row_count();
         let mut notes = layout.notes();
-        files::note_place(&mut notes, self.topic, self.covered..file.end, file.last, &file.types);
+        let identity = self.log.identity(self.topic.name())?;
+        files::note_place(&mut notes, (self.topic, identity), self.covered..file.end, file.last, &file.types);
         file.table.publish(&name, &notes)?;
         self.covered = file.end;
         self.counts.rows += rows;

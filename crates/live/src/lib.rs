@@ -20,6 +20,7 @@ pub mod file;
 pub mod ledger;
 pub mod page;
 pub mod recent;
+mod skipping;
 mod stop;
 pub mod traffic;
 pub mod watch;

@@ -46,25 +46,54 @@ impl Recent {
         self.ended.ask(End::AtEnd);
     }
 
-    /// The `count` examples from `next` on, or about that, once they are there; when there will be no more, the last ones.
+    /// The same examples as another model reads them, with its own columns and transforms.
+    #[must_use]
+    pub fn as_read_by(&self, run: &Run, transforms: &Transforms) -> Recent {
+        // Which examples there are is for this job to say.
+        let (only, corrections) = (self.run.only.clone(), self.run.corrections);
+        let mut run = Run { only, corrections, ..run.clone() };
+        run.data.bad_rows = self.run.data.bad_rows;
+        Recent { run, transforms: transforms.clone(), ..self.clone() }
+    }
+
+    /// The tasks whose labels the job reads, in its order.
+    pub fn tasks(&self) -> impl Iterator<Item = &str> {
+        self.run.model.tasks.iter().map(|task| task.name.as_str())
+    }
+
+    /// How the job reads them.
+    pub fn transforms(&self) -> &Transforms {
+        &self.transforms
+    }
+
+    /// Where the `count` examples from `next` on begin, or about that, once they are there; when there will be no more,
+    /// where the last ones begin.
+    ///
+    /// # Errors
+    /// When the log fails.
+    pub fn start(&self, next: u64, count: u64) -> Result<u64, TrainError> {
+        let failed = |error: campanile_stream::log::LogError| TrainError::Stream(error.to_string());
+        loop {
+            let there = self.log.range(EXAMPLES, 0).map_err(failed)?;
+            if next + count <= there.end {
+                return Ok(next);
+            }
+            if self.stop.end().max(self.ended.end()) >= End::AtEnd {
+                return Ok(next.min(there.end.saturating_sub(count)).max(there.start));
+            }
+            self.ended.wait(PAUSE);
+        }
+    }
+
+    /// About `count` examples from `start` on.
     ///
     /// # Errors
     /// When the log fails, or has what the job cannot read.
-    pub fn after(&self, next: u64, count: u64) -> Result<Vec<Batch>, TrainError> {
-        let failed = |error: campanile_stream::log::LogError| TrainError::Stream(error.to_string());
-        let start = loop {
-            let there = self.log.range(EXAMPLES, 0).map_err(failed)?;
-            if next + count <= there.end {
-                break next;
-            }
-            if self.stop.end().max(self.ended.end()) >= End::AtEnd {
-                break next.min(there.end.saturating_sub(count)).max(there.start);
-            }
-            self.ended.wait(PAUSE);
-        };
+    pub fn batches(&self, start: u64, count: u64) -> Result<Vec<Batch>, TrainError> {
         let size = BATCH.min(count).max(1);
         let nobody_more = Arc::new(Stop::new(End::AtEnd));
         let examples = Examples::new(Arc::clone(&self.log), &self.run, &self.transforms, nobody_more);
+        let examples = examples.without_words();
         let feed = Feed {
             row_count: count,
             batch_size: size as usize,
@@ -72,7 +101,7 @@ impl Recent {
             rank: 0,
             rank_count: 1,
         };
-        let mut source = examples.source(feed, 0, Mark { next: start, time_ms: 0 })?;
+        let mut source = examples.source(feed, 0, Mark { next: start, ..Mark::default() })?;
         let mut batches = Vec::new();
         for step in 0..count / size {
             let mut read = LocalBatch::default();

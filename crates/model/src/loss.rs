@@ -10,6 +10,8 @@
 
 use std::ops::{Add, Range};
 
+use campanile_spec::elementary::{exp, ln_1p};
+
 /// Labels and weights of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Labels<'a> {
@@ -84,9 +86,9 @@ pub fn binary_cross_entropy(
 
 /// The cross-entropy of a logit, and its probability; neither overflows.
 pub(crate) fn terms(logit: f64, label: f64) -> (f64, f64) {
-    let tail = (-logit.abs()).exp();
+    let tail = exp(-logit.abs());
     let probability = if logit >= 0.0 { 1.0 / (1.0 + tail) } else { tail / (1.0 + tail) };
-    (logit.max(0.0) - logit * label + tail.ln_1p(), probability)
+    (logit.max(0.0) - logit * label + ln_1p(tail), probability)
 }
 
 /// The mean loss of a batch from its tasks' sums.

@@ -9,6 +9,7 @@ use campanile_spec::{
 };
 
 use crate::{
+    elementary::{adapter_inputs, cross_entropy, fading, following_weight, sigmoid},
     matrix::Matrix,
     moves::{Row, first_row, first_weights, move_dense},
     oracle::{Op, Oracle, Tape, layout, network},
@@ -72,7 +73,7 @@ fn added<'a>(
     let (mut inputs, none) = (Matrix::zeros(range.len(), spec.dense_count), Matrix::zeros(range.len(), 0));
     for (n, sample) in range.enumerate() {
         if let Some(word) = Word::of(batch, task, sample) {
-            distil.adapter.write_inputs(word, inputs.row_mut(n));
+            inputs.row_mut(n).copy_from_slice(&adapter_inputs(&distil.adapter, word));
         }
     }
     let nodes = [inputs, none].map(|value| (Op::Input, value)).into();
@@ -80,12 +81,6 @@ fn added<'a>(
         Tape { distil: Distil::default(), parameters: layout(&spec, &Distil::default()), weights, nodes };
     network(&spec, ExchangeFormat::default(), &mut tape);
     tape
-}
-
-/// `1 / (1 + exp(-z))`, without overflow.
-pub(crate) fn sigmoid(z: f64) -> f64 {
-    let tail = (-z.abs()).exp();
-    if z >= 0.0 { 1.0 / (1.0 + tail) } else { tail / (1.0 + tail) }
 }
 
 /// Adds the teacher's terms to the gradient of all heads' logits, and returns their loss; `corrected` are the adapter's
@@ -105,12 +100,12 @@ pub(crate) fn add_teacher(
         for task in 0..tasks {
             let Some(word) = Word::of(batch, task, sample).filter(|_| distil.listens()) else { continue };
             let own = batch.weights.get(sample).map_or(1.0, |weight| f64::from(*weight));
-            let weight = own * f64::from(spec.tasks[task].weight) * scale * distil.fading(word.delay);
+            let weight = own * f64::from(spec.tasks[task].weight) * scale * fading(distil, word.delay);
             let scaled = f64::from(distil.label_scale) * sigmoid(f64::from(word.logit));
             let mut toward = |head: usize, target: f64, weight: f64| {
                 let place = head * tasks + task;
                 let z = f64::from(logits.row(n)[place]);
-                loss += weight * (z.max(0.0) - z * target + (-z.abs()).exp().ln_1p());
+                loss += weight * cross_entropy(z, target);
                 gradient.row_mut(n)[place] += ((sigmoid(z) - target) * weight) as f32;
             };
             let first = usize::from(distil.method != DistilMethod::OneHead);
@@ -155,7 +150,7 @@ pub(crate) fn pull(
                 None => 0.0,
                 Some(embedding) => {
                     let e = embedding[(place - spec.followed_columns().start) % embedding.len()];
-                    let weight = batch.following_weight(distil, sample, scale);
+                    let weight = following_weight(batch, distil, sample, scale);
                     ((f64::from(pooled.row(sample)[place]) - f64::from(e)) * weight) as f32
                 }
             };

@@ -4,6 +4,7 @@
 //! makes it fast. Every equivalence test compares the engine with it, bit for bit.
 
 mod distil;
+mod elementary;
 mod matrix;
 mod moves;
 pub mod oracle;

@@ -7,7 +7,11 @@ use campanile_spec::{
     config::{DenseTraining, SparseTraining},
 };
 
-use crate::{oracle::Parameter, sums::sum_of_squares};
+use crate::{
+    elementary::{rate_after, whole_power},
+    oracle::Parameter,
+    sums::sum_of_squares,
+};
 
 /// The blocks of the whole gradient's norm.
 const NORM_BLOCK: usize = 4096;
@@ -45,14 +49,14 @@ pub(crate) fn move_dense(
     let norm = blocks.fold(0.0f64, |sum, block| sum + square(block)).sqrt();
     let limit = f64::from(training.norm_max);
     let clip = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
-    let (base, l2) = (training.learning_rate.at(steps), training.l2);
+    let (base, l2) = (rate_after(steps, &training.learning_rate), training.l2);
     let share = |weight: usize| rate_shares.iter().find(|(weights, _)| weights.contains(&weight));
     let rate = |weight: usize| base * share(weight).map_or(1.0, |(_, share)| *share);
     let Row { values, state } = weights;
     let mut gradient: Vec<f32> = gradient.iter().zip(&*values).map(|(g, w)| g * clip + l2 * w).collect();
     if let DenseOptimizer::Sgd { momentum } = training.optimizer {
         for (u, g) in state.iter_mut().zip(&mut gradient) {
-            *u = momentum * *u + *g;
+            *u = flush(momentum * *u + *g);
             *g = *u;
         }
     }
@@ -69,7 +73,7 @@ pub(crate) fn update_row(training: &SparseTraining, steps: u64, row: &mut Row, m
         g.iter_mut().for_each(|g| *g *= limit / norm);
     }
     g.iter_mut().zip(&row.values).for_each(|(g, w)| *g += training.l2 * w);
-    let rate = training.learning_rate.at(steps);
+    let rate = rate_after(steps, &training.learning_rate);
     move_weights(training.optimizer, |_| rate, steps, row, &g);
 }
 
@@ -108,40 +112,48 @@ fn move_weights(
 ) {
     let Row { values, state } = row;
     let (dim, mean) = (values.len(), sum_of_squares(g) / values.len() as f32);
-    let left = |beta: f32| (1.0 - f64::from(beta).powi(steps as i32 + 1)) as f32;
+    let left = |beta: f32| (1.0 - whole_power(f64::from(beta), steps + 1)) as f32;
     for (i, (w, &g)) in values.iter_mut().zip(g).enumerate() {
         let rate = rate(i);
         match optimizer {
             SparseOptimizer::Sgd => *w -= rate * g,
             SparseOptimizer::Adagrad { epsilon, .. } => {
-                state[i] += g * g;
+                state[i] = flush(state[i] + g * g);
                 *w -= rate * g / (state[i].sqrt() + epsilon);
             }
             SparseOptimizer::RowwiseAdagrad { epsilon, .. } => {
-                state[0] += if i == 0 { mean } else { 0.0 };
+                state[0] = if i == 0 { flush(state[0] + mean) } else { state[0] };
                 *w -= rate / (state[0].sqrt() + epsilon) * g;
             }
             SparseOptimizer::Adam { beta1, beta2, epsilon } => {
                 let (m, v) = state.split_at_mut(dim);
-                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
-                v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+                m[i] = flush(beta1 * m[i] + (1.0 - beta1) * g);
+                v[i] = flush(beta2 * v[i] + (1.0 - beta2) * g * g);
                 *w -= rate / left(beta1) * m[i] / ((v[i] / left(beta2)).sqrt() + epsilon);
             }
             SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
                 let (m, v) = state.split_at_mut(dim);
-                m[i] = beta1 * m[i] + (1.0 - beta1) * g;
-                v[0] = if i == 0 { beta2 * v[0] + (1.0 - beta2) * mean } else { v[0] };
+                m[i] = flush(beta1 * m[i] + (1.0 - beta1) * g);
+                v[0] = if i == 0 { flush(beta2 * v[0] + (1.0 - beta2) * mean) } else { v[0] };
                 *w -= rate / left(beta1) / ((v[0] / left(beta2)).sqrt() + epsilon) * m[i];
             }
-            SparseOptimizer::Ftrl { .. } if rate == 0.0 => {}
+            SparseOptimizer::Ftrl { .. } if rate == 0.0 || flush(g * g) == 0.0 => {}
             SparseOptimizer::Ftrl { beta, l1, l2 } => {
                 let (z, n) = state.split_at_mut(dim);
-                let root = (n[i] + g * g).sqrt();
-                z[i] += g - (root - n[i].sqrt()) / rate * *w;
+                let sign = if *w == 0.0 { 0.0 } else { w.signum() };
+                let left = if n[i] == 0.0 { -(sign * l1 + l2 * *w) } else { z[i] };
                 n[i] += g * g;
-                let moved = (l1.copysign(z[i]) - z[i]) / ((beta + root) / rate + l2);
-                *w = if z[i].abs() <= l1 { 0.0 } else { moved };
+                let slope = (beta + n[i].sqrt()) / rate;
+                let pull = left + (g - slope * *w);
+                let moved = -(pull - pull.signum() * l1) / (slope + l2);
+                *w = if pull.abs() <= l1 { 0.0 } else { moved };
+                z[i] = flush(pull + slope * *w);
             }
         }
     }
+}
+
+/// Zero in place of what is below the normal numbers.
+fn flush(state: f32) -> f32 {
+    if state.abs() < f32::from_bits(0x0080_0000) { 0.0 } else { state }
 }

@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use crate::{
     distil,
+    elementary::{cross_entropy, sigmoid},
     matrix::Matrix,
     moves::{Row, first_row, first_weights, follow_row, move_dense, update_row},
     sums::{add_products, sum_over_grains},
@@ -232,10 +233,8 @@ impl Oracle {
             }
             let weight = batch.weights.get(sample).map_or(1.0, |w| f64::from(*w));
             let z = f64::from(logits.row(n)[task]);
-            let tail = (-z.abs()).exp();
-            losses[task] += weight * (z.max(0.0) - z * label + tail.ln_1p());
-            let probability = if z >= 0.0 { 1.0 / (1.0 + tail) } else { tail / (1.0 + tail) };
-            ((probability - label) * (weight * f64::from(self.spec.tasks[task].weight) * scale)) as f32
+            losses[task] += weight * cross_entropy(z, label);
+            ((sigmoid(z) - label) * (weight * f64::from(self.spec.tasks[task].weight) * scale)) as f32
         });
         (losses, gradient)
     }

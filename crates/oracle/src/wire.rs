@@ -2,7 +2,7 @@
 
 use campanile_spec::config::WireFormat;
 
-use crate::matrix::Matrix;
+use crate::{elementary::two_to, matrix::Matrix};
 
 /// Rounds every vector, which lie side by side at `offsets`, as its format on the wire does.
 pub(crate) fn travel(format: WireFormat, offsets: &[usize], vectors: &mut Matrix) {
@@ -29,7 +29,7 @@ fn one(format: WireFormat, vector: &mut [f32]) {
 /// longer shrink. Every step is exact in `f64`.
 fn round(x: f32, mantissa: i32, exponent_min: i32) -> f32 {
     let exponent = ((x.to_bits() >> 23 & 0xff) as i32 - 127).max(exponent_min);
-    let step = 2.0f64.powi(exponent - mantissa);
+    let step = two_to(i64::from(exponent - mantissa));
     ((f64::from(x) / step).round_ties_even() * step) as f32
 }
 

@@ -46,6 +46,9 @@ pub(crate) const CODECS: usize = 5;
 /// Exchanges of a step: ids, vectors, gradients, dense gradients, dense weights, predictions.
 pub(crate) const EXCHANGES: f64 = 6.0;
 
+/// A row's number in a list of rows that travels.
+const ROW_NUMBER_BYTES: f64 = 4.0;
+
 /// Bytes of working memory for every id that an owner merges.
 const MERGE_BYTES_PER_ID: f64 = 16.0;
 
@@ -320,11 +323,13 @@ impl<'a> Pricing<'a> {
         let different = (self.distinct * share).min(self.rows(shard));
         cost.seconds[POOL] = self.pool_seconds(columns, sent, different);
         let row_bytes = columns * self.table.format.element_bytes() as f64;
+        // Every rank lists the rows that it asks for; the lists come with its ids.
+        self.exchange(&mut cost, IDS, sent * ROW_NUMBER_BYTES);
         self.exchange(&mut cost, VECTORS, sent * row_bytes);
         let gradients = self.batch * self.part_bags(share) * columns;
         self.exchange(&mut cost, GRADIENTS, gradients * Wire::bytes(self.request.wire.backward));
         cost.seconds[CODECS] = self.request.sender_seconds(0.0, gradients);
-        cost.memory_bytes += (sent * row_bytes + gradients * 4.0) as u64;
+        cost.memory_bytes += (sent * (row_bytes + ROW_NUMBER_BYTES) + gradients * 4.0) as u64;
         cost
     }
 
@@ -354,8 +359,8 @@ impl<'a> Pricing<'a> {
         let row_bytes = columns * self.table.format.element_bytes() as f64;
         let moved = (self.distinct * share).min(self.rows(shard));
         cost.seconds[CODECS] = self.request.sender_seconds(0.0, gradients);
-        // New rows go to every rank, this one's copy too. The rows that it keeps lie beside the copies.
-        self.exchange(&mut cost, UPDATE, moved * row_bytes * self.ranks);
+        // New rows go to every rank, with the list of which they are, this one's copy too. The rows that it keeps lie beside the copies.
+        self.exchange(&mut cost, UPDATE, moved * (row_bytes + ROW_NUMBER_BYTES) * self.ranks);
         cost.memory_bytes += (gradients * 4.0) as u64;
         cost
     }

@@ -24,6 +24,21 @@ pub enum SnapshotError {
         /// The model.
         model: String,
     },
+    /// A row with an infinity, or with what is no number.
+    #[error(
+        "{}: table `{table}`, row {row}: element {element} is not a finite number, so the model cannot be served; take an \
+         earlier version, and look for the step at which its training went wrong", path.display()
+    )]
+    NotFinite {
+        /// The checkpoint or delta.
+        path: PathBuf,
+        /// The table.
+        table: String,
+        /// The row.
+        row: u64,
+        /// Its element.
+        element: usize,
+    },
     /// A delta of another model.
     #[error("{}: the delta has other dense weights or transforms than the version it stands on", path.display())]
     OtherModel {
@@ -32,13 +47,23 @@ pub enum SnapshotError {
     },
     /// The transforms cannot be read.
     #[error(transparent)]
-    Data(#[from] DataError),
+    Data(Box<DataError>),
     /// The model's shapes do not fit.
-    #[error(transparent)]
-    Model(#[from] ModelError),
+    #[error("{}: {source}", path.display())]
+    Model {
+        /// The checkpoint, or the name of a model that has none.
+        path: PathBuf,
+        /// What does not fit.
+        source: ModelError,
+    },
     /// A table cannot be held.
-    #[error(transparent)]
-    Table(#[from] TableError),
+    #[error("{}: {source}", path.display())]
+    Table {
+        /// The checkpoint or delta, or the name of a model that has none.
+        path: PathBuf,
+        /// Why not.
+        source: TableError,
+    },
     /// The job in the manifest is none.
     #[error("{}: the job in the manifest cannot be read: {problem}", path.display())]
     Job {
@@ -82,6 +107,30 @@ pub enum SnapshotError {
         /// What stands there, cut.
         found: String,
     },
+    /// Transforms that give rows which a table does not have.
+    #[error(
+        "{}: the transforms of column `{column}` give rows below {found}, and its table has {row_count}", path.display()
+    )]
+    RowsBeyond {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// Rows that the transforms know.
+        found: u64,
+        /// Rows of the table.
+        row_count: u64,
+    },
+    /// Transforms with more or fewer dense columns than the model has.
+    #[error("{}: the transforms have {found} dense columns, the model {wanted}", path.display())]
+    DenseColumns {
+        /// The checkpoint.
+        path: PathBuf,
+        /// By the transforms.
+        found: usize,
+        /// By the model.
+        wanted: usize,
+    },
     /// Columns and features do not go together.
     #[error("{}: the transforms have column `{column}` where the model has feature `{feature}`", path.display())]
     Columns {
@@ -92,6 +141,12 @@ pub enum SnapshotError {
         /// By the model.
         feature: String,
     },
+}
+
+impl From<DataError> for SnapshotError {
+    fn from(error: DataError) -> SnapshotError {
+        SnapshotError::Data(Box::new(error))
+    }
 }
 
 /// Why a request cannot be scored; always the client's to mend, but for [`RequestError::OtherInputs`].

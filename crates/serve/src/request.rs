@@ -19,8 +19,8 @@
 
 use std::sync::Arc;
 
-use campanile_data::{BadReason, Raw};
-use campanile_spec::{Bags, FeatureBags};
+use campanile_data::{BadReason, Raw, WEIGHT_MAX};
+use campanile_spec::{Bags, FeatureBags, data::Keep};
 
 use crate::{Input, Inputs, RequestError};
 
@@ -135,6 +135,13 @@ impl Request {
         self.sample_count
     }
 
+    /// Bytes of memory that it keeps for the next request, whatever it holds now.
+    pub fn memory_bytes(&self) -> usize {
+        let bags = self.bags.capacity() * size_of::<Bag>();
+        let own = 4 * self.dense.capacity() + self.dense_sides.capacity() * size_of::<Option<Side>>();
+        own + bags + self.bags.iter().map(Bag::memory_bytes).sum::<usize>()
+    }
+
     /// The inputs that it was begun for.
     pub fn inputs(&self) -> Option<&Arc<Inputs>> {
         self.inputs.as_ref()
@@ -213,10 +220,11 @@ impl Request {
                 self.raw_ids(feature, side, &lengths, cells)
             }
             Some(separator) => {
-                let lengths: Vec<u32> =
-                    cells.clone().map(|cell| cell.items(separator).count() as u32).collect();
+                let transforms = inputs.transforms();
+                let items = |cell| transforms.value(cell).items(separator);
+                let lengths: Vec<u32> = cells.clone().map(|cell| items(cell).count() as u32).collect();
                 let left = lengths.iter().map(|&length| length as usize).sum();
-                let ids = Cut { ids: cells.flat_map(|cell| cell.items(separator)), left };
+                let ids = Cut { ids: cells.flat_map(items), left };
                 self.raw_ids(feature, side, &lengths, ids)
             }
         }
@@ -239,17 +247,18 @@ impl Request {
         let inputs = self.take_feature(feature, side, lengths, ids.len())?;
         let transforms = inputs.transforms();
         let (is_list, bag_max) = (transforms.is_list(feature), transforms.bag_max(feature));
+        let keeps_last = transforms.keep(feature) == Keep::Last;
         let name = || inputs.name(Input::Sparse(feature)).to_owned();
         let bag = &mut self.bags[feature];
         for (sample, &length) in lengths.iter().enumerate() {
-            let start = bag.rows.len();
+            let (start, first) = (bag.rows.len(), bag.kept.len());
             if !is_list && length > 1 {
                 return Err(RequestError::SeveralIds { name: name(), sample, found: length as usize });
             }
             let missing = (!is_list && length == 0).then_some(Raw::Missing);
             for raw in missing.into_iter().chain(ids.by_ref().take(length as usize)) {
-                let full = is_list && bag.rows.len() - start == bag_max;
-                let row = match raw {
+                let full = is_list && !keeps_last && bag.rows.len() - start == bag_max;
+                let row = match transforms.id(raw) {
                     _ if full => None,
                     Raw::Missing if is_list => None,
                     raw => match transforms.row(feature, raw) {
@@ -269,6 +278,9 @@ impl Request {
                 if length > 0 {
                     bag.kept.push(row.is_some());
                 }
+            }
+            if is_list && keeps_last {
+                bag.keep_last(start, first, bag_max);
             }
             bag.offsets.push(bag.rows.len() as u32);
         }
@@ -291,9 +303,10 @@ impl Request {
             let (found, wanted) = (weights.len(), bag.kept.len());
             return Err(RequestError::Count { name: name(), what: "weights", found, wanted });
         }
-        if let Some(place) = weights.iter().position(|weight| !weight.is_finite()) {
+        if let Some(place) = weights.iter().position(|weight| weight.is_nan() || weight.abs() > WEIGHT_MAX) {
             let (sample, value) = (sample_of(&bag.lengths_given, place), weights[place].to_string());
-            let reason = BadReason::NotFinite;
+            let is_finite = weights[place].is_finite();
+            let reason = if is_finite { BadReason::LargeWeight } else { BadReason::NotFinite };
             return Err(RequestError::Value { name: name(), sample, value, reason });
         }
         bag.take_weights(weights);
@@ -434,6 +447,11 @@ impl Request {
 }
 
 impl Bag {
+    fn memory_bytes(&self) -> usize {
+        let words = [&self.offsets, &self.rows, &self.lengths_given].map(|words| words.capacity());
+        4 * (words.iter().sum::<usize>() + self.weights.capacity()) + self.kept.capacity()
+    }
+
     fn clear(&mut self) {
         self.side = None;
         self.offsets.clear();
@@ -441,6 +459,14 @@ impl Bag {
         self.weights.clear();
         self.lengths_given.clear();
         self.kept.clear();
+    }
+
+    /// Leaves the first rows from `start` on out where there are more than `most`; `first` is where the ids of the
+    /// sample begin among all that were given.
+    fn keep_last(&mut self, start: usize, first: usize, most: usize) {
+        let excess = (self.rows.len() - start).saturating_sub(most);
+        self.rows.drain(start..start + excess);
+        self.kept[first..].iter_mut().filter(|kept| **kept).take(excess).for_each(|kept| *kept = false);
     }
 
     /// Takes the weights of the ids that are kept. A missing id that has a row of its own came without a

@@ -3,7 +3,7 @@
 //! Halves take half the memory and bytes about a quarter, and the scores move a little; the others are exact.
 //! How much a model's scores move is for `campanile publish --gate` and `campanile eval` to say on its own data.
 
-use std::ops::Range;
+use std::{ops::Range, path::Path};
 
 use campanile_kernels::{
     Isa,
@@ -52,11 +52,19 @@ impl ServedTable {
         storage: RowStorage,
         buffer: &mut Vec<u8>,
     ) -> Result<ServedTable, SnapshotError> {
-        let mut table = ServedTable::zeroed(spec, storage)?;
+        // Before any memory is asked for.
+        checkpoint.matching_layout(&TableLayout::new(spec, &SparseOptimizer::Sgd), Load::Rows)?;
+        let no_table = |source| SnapshotError::Table { path: checkpoint.path().to_owned(), source };
+        let mut table = ServedTable::zeroed(spec, storage).map_err(no_table)?;
         match &mut table {
             ServedTable::Wide(table) => checkpoint.load_table_through(buffer, table, Load::Rows)?,
             ServedTable::Bytes(table) => checkpoint.load_table_through(buffer, table, Load::Rows)?,
         }
+        match &mut table {
+            ServedTable::Wide(table) => finite(table.spec(), 0, table.row_bytes(table.rows())),
+            ServedTable::Bytes(table) => table.trouble.take().map_or(Ok(()), Err),
+        }
+        .map_err(|odd| odd.of(checkpoint.path()))?;
         Ok(table)
     }
 
@@ -93,7 +101,8 @@ impl ServedTable {
     ///
     /// The table is in use meanwhile, so it cannot change itself: the copy takes its memory once more, until
     /// the old snapshot is let go.
-    pub fn with_delta(&self, delta: &Delta) -> Result<Option<ServedTable>, SnapshotError> {
+    pub fn with_delta(&self, delta: &Delta, path: &Path) -> Result<Option<ServedTable>, SnapshotError> {
+        let failed = |source| SnapshotError::Table { path: path.to_owned(), source };
         let (spec, storage) = match self {
             ServedTable::Wide(table) => (table.spec(), RowStorage::AsTrained),
             ServedTable::Bytes(table) => (&table.spec, RowStorage::Int8),
@@ -104,9 +113,9 @@ impl ServedTable {
         }
         if let Some(row) = changed.index.iter().find(|row| u64::from(**row) >= spec.row_count) {
             let (table, row, row_count) = (spec.name.clone(), u64::from(*row), spec.row_count);
-            return Err(TableError::RowOutside { table, row, start: 0, end: row_count, row_count }.into());
+            return Err(failed(TableError::RowOutside { table, row, start: 0, end: row_count, row_count }));
         }
-        let mut copy = ServedTable::zeroed(spec, storage)?;
+        let mut copy = ServedTable::zeroed(spec, storage).map_err(failed)?;
         match (self, &mut copy) {
             (ServedTable::Wide(old), ServedTable::Wide(new)) => {
                 new.write_rows(old.rows(), old.row_bytes(old.rows()), &[]);
@@ -119,6 +128,7 @@ impl ServedTable {
         let width = spec.dim * spec.format.element_bytes();
         for (row, bytes) in changed.index.iter().zip(changed.bytes.chunks_exact(width)) {
             let run = u64::from(*row)..u64::from(*row) + 1;
+            finite(spec, run.start, bytes).map_err(|odd| odd.of(path))?;
             match &mut copy {
                 ServedTable::Wide(table) => table.write_rows(run, bytes, &[]),
                 ServedTable::Bytes(table) => table.write_rows(run, bytes, &[]),
@@ -162,6 +172,53 @@ impl ServedTable {
     }
 }
 
+/// An element that is no finite number.
+#[derive(Debug)]
+struct OddElement {
+    table: String,
+    row: u64,
+    element: usize,
+}
+
+impl OddElement {
+    fn of(self, path: &Path) -> SnapshotError {
+        let OddElement { table, row, element } = self;
+        SnapshotError::NotFinite { path: path.to_owned(), table, row, element }
+    }
+}
+
+/// Elements that are looked at together for one that is no finite number.
+const FINITE_BLOCK: usize = 1024;
+
+/// Refuses rows, from row `first` on, with an element that is no finite number: every score that they touch would be none
+/// either, and a row of bytes would even hide it.
+fn finite(spec: &TableSpec, first: u64, rows: &[u8]) -> Result<(), OddElement> {
+    // Infinities and what is no number have all bits of the exponent.
+    let exponent = match spec.format {
+        RowFormat::F32 => 0x7f80_0000,
+        RowFormat::F16 => 0x7c00,
+        RowFormat::Bf16 => 0x7f80,
+    };
+    let found = match spec.format {
+        RowFormat::F32 => {
+            first_with(rows.as_chunks::<4>().0, |bits| u32::from_le_bytes(*bits) & exponent == exponent)
+        }
+        _ => first_with(rows.as_chunks::<2>().0, |bits| {
+            u32::from(u16::from_le_bytes(*bits)) & exponent == exponent
+        }),
+    };
+    found.map_or(Ok(()), |place| {
+        let (table, row) = (spec.name.clone(), first + (place / spec.dim) as u64);
+        Err(OddElement { table, row, element: place % spec.dim })
+    })
+}
+
+fn first_with<T>(values: &[T], is_wanted: impl Fn(&T) -> bool + Copy) -> Option<usize> {
+    let has = |block: &[T]| block.iter().fold(false, |found, value| found | is_wanted(value));
+    let block = values.chunks(FINITE_BLOCK).position(has)?;
+    Some(block * FINITE_BLOCK + values[block * FINITE_BLOCK..].iter().position(is_wanted)?)
+}
+
 /// Rows of one byte an element (`kernels::pool::bytes`).
 #[derive(Debug)]
 pub(crate) struct ByteTable {
@@ -170,6 +227,8 @@ pub(crate) struct ByteTable {
     isa: Isa,
     /// Always empty: these rows are never trained, so nobody takes a checkpoint of them.
     cut: Option<Cut>,
+    /// The first row that was written with an element that is no finite number.
+    trouble: Option<OddElement>,
 }
 
 impl ByteTable {
@@ -184,7 +243,7 @@ impl ByteTable {
             needed_bytes: bytes,
             available_bytes: memory_available().unwrap_or(0),
         })?;
-        Ok(ByteTable { spec: spec.clone(), rows, isa: Isa::detect(), cut: None })
+        Ok(ByteTable { spec: spec.clone(), rows, isa: Isa::detect(), cut: None, trouble: None })
     }
 
     fn pool(&self, pooling: Pooling, bags: &FeatureBags<'_>, out: &mut [f32], place: Place) -> bool {
@@ -216,6 +275,7 @@ impl RowStore for ByteTable {
 
     fn write_rows(&mut self, rows: Range<u64>, from: &[u8], _: &[f32]) {
         let (dim, width) = (self.spec.dim, bytes::row_bytes(self.spec.dim));
+        self.trouble = self.trouble.take().or_else(|| finite(&self.spec, rows.start, from).err());
         let to = &mut self.rows.bytes_mut()[rows.start as usize * width..rows.end as usize * width];
         let mut row = vec![0.0; dim];
         for (from, to) in from.chunks_exact(dim * 4).zip(to.chunks_exact_mut(width)) {
@@ -228,5 +288,56 @@ impl RowStore for ByteTable {
 
     fn cut(&mut self) -> &mut Option<Cut> {
         &mut self.cut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_spec::RowInit;
+
+    use super::*;
+
+    /// Four rows of three elements, of which one is `value`.
+    fn rows_with(format: RowFormat, value: f32) -> Vec<u8> {
+        let bits = value.to_bits();
+        let element = match format {
+            RowFormat::F32 => bits.to_le_bytes().to_vec(),
+            RowFormat::Bf16 => ((bits >> 16) as u16).to_le_bytes().to_vec(),
+            RowFormat::F16 if value.is_finite() => 0x3c00u16.to_le_bytes().to_vec(),
+            RowFormat::F16 if value.is_nan() => 0x7e00u16.to_le_bytes().to_vec(),
+            RowFormat::F16 => 0xfc00u16.to_le_bytes().to_vec(),
+        };
+        let mut rows = vec![0; 12 * element.len()];
+        rows[10 * element.len()..][..element.len()].copy_from_slice(&element);
+        rows
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_are_refused_by_name_in_every_storage() {
+        for format in [RowFormat::F32, RowFormat::F16, RowFormat::Bf16] {
+            let spec =
+                TableSpec { name: "user".into(), row_count: 700, dim: 3, format, init: RowInit::Zeros };
+            for (value, is_fine) in [(1.0, true), (f32::NAN, false), (f32::NEG_INFINITY, false)] {
+                let rows = rows_with(format, value);
+                let direct = finite(&spec, 500, &rows).map_err(|odd| odd.of(Path::new("v7")).to_string());
+                let mut said = vec![direct];
+                if format == RowFormat::F32 {
+                    // What is held as bytes is given as floats.
+                    let mut bytes = ByteTable::zeroed(&spec).unwrap();
+                    bytes.write_rows(500..504, &rows, &[]);
+                    let odd = bytes.trouble.take().map_or(Ok(()), Err);
+                    said.push(odd.map_err(|odd| odd.of(Path::new("v7")).to_string()));
+                }
+                for said in said {
+                    match said {
+                        Ok(()) => assert!(is_fine, "{value} of {format:?}"),
+                        Err(words) => {
+                            let wanted = "v7: table `user`, row 503: element 1 is not a finite number";
+                            assert!(!is_fine && words.starts_with(wanted), "{value} of {format:?}: {words}");
+                        }
+                    }
+                }
+            }
+        }
     }
 }

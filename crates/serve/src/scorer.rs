@@ -10,7 +10,7 @@ use campanile_model::{
     Workspace,
     network::{Dense, Landing},
 };
-use campanile_spec::{FeatureBags, ModelSpec};
+use campanile_spec::{FeatureBags, ModelSpec, elementary::exp};
 
 use crate::{Inputs, Request, RequestError, Side, Snapshot};
 
@@ -239,7 +239,7 @@ fn slice<'a>(bags: &FeatureBags<'a>, samples: &Range<usize>) -> FeatureBags<'a> 
 /// The probability of a logit, as the metrics have it.
 fn probability(logit: f32) -> f32 {
     let logit = f64::from(logit);
-    let small = (-logit.abs()).exp();
+    let small = exp(-logit.abs());
     let larger = 1.0 / (1.0 + small);
     (if logit >= 0.0 { larger } else { small * larger }) as f32
 }

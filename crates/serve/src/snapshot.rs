@@ -11,7 +11,7 @@ use std::{
 
 use campanile_data::Transforms;
 use campanile_kernels::Isa;
-use campanile_model::{Network, Parameter};
+use campanile_model::{ModelError, Network, Parameter};
 use campanile_spec::{ModelSpec, Precision, config::Job};
 use campanile_tables::{
     Registry,
@@ -86,7 +86,7 @@ impl Snapshot {
         spec.precision = options.precision.unwrap_or(spec.precision);
         let transforms = transforms_of(path, &job, manifest)?;
         check_columns(path, &transforms, &spec)?;
-        let mut network = Network::new(&spec, options.isa)?;
+        let mut network = Network::new(&spec, options.isa).map_err(no_model(path))?;
         let parameters = checkpoint.dense_values(&dense_layout(&network))?;
         network.prepare(&parameters);
         let mut buffer = Vec::new();
@@ -124,13 +124,14 @@ impl Snapshot {
             wanted: nowhere.join(TRANSFORMS_FILE),
         })?;
         check_columns(&nowhere, &transforms, spec)?;
-        let network = Network::new(spec, options.isa)?;
+        let network = Network::new(spec, options.isa).map_err(no_model(&nowhere))?;
         let parameters = network.initial_parameters(job.run.seed);
         let tables = spec
             .tables
             .iter()
             .map(|table| ServedTable::first(table, options.rows, job.run.seed).map(Arc::new));
-        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let no_table = |source| SnapshotError::Table { path: nowhere.clone(), source };
+        let tables = tables.collect::<Result<Vec<_>, _>>().map_err(no_table)?;
         let inputs = Arc::new(Inputs::new(transforms, spec));
         let version = Version {
             model: model.to_owned(),
@@ -214,7 +215,7 @@ impl Snapshot {
         let parameters = delta.dense_values()?;
         let mut tables = Vec::with_capacity(self.tables.len());
         for table in &self.tables {
-            tables.push(table.with_delta(&delta)?.map_or_else(|| Arc::clone(table), Arc::new));
+            tables.push(table.with_delta(&delta, path)?.map_or_else(|| Arc::clone(table), Arc::new));
         }
         Ok(Snapshot { parameters, tables, ..self.same() }.packed())
     }
@@ -322,11 +323,18 @@ impl Snapshot {
     }
 }
 
+/// The job in a manifest, which anybody may have written who may write there.
 fn job_in(checkpoint: &Checkpoint) -> Result<Job, SnapshotError> {
-    serde_json::from_value(checkpoint.manifest().job.clone()).map_err(|error| SnapshotError::Job {
-        path: checkpoint.path().join("manifest.json"),
-        problem: error.to_string(),
-    })
+    let failed =
+        |problem: String| SnapshotError::Job { path: checkpoint.path().join("manifest.json"), problem };
+    let job: Job = serde_json::from_value(checkpoint.manifest().job.clone())
+        .map_err(|error| failed(error.to_string()))?;
+    job.recheck().map_err(failed)?;
+    Ok(job)
+}
+
+fn no_model(path: &Path) -> impl Fn(ModelError) -> SnapshotError {
+    move |source| SnapshotError::Model { path: path.to_owned(), source }
 }
 
 /// The transforms of a checkpoint: beside its files when it was published, beside the checkpoints where it was
@@ -369,14 +377,23 @@ fn check_columns(path: &Path, transforms: &Transforms, model: &ModelSpec) -> Res
     let own = &model.features[..model.data_features()];
     let feature = |place: usize| own.get(place).map_or("(none)", |feature| feature.name.as_str());
     let count = transforms.sparse_count().max(own.len());
-    match (0..count).find(|&place| column(place) != feature(place)) {
-        None => Ok(()),
-        Some(place) => Err(SnapshotError::Columns {
-            path: path.to_owned(),
-            column: column(place).to_owned(),
-            feature: feature(place).to_owned(),
-        }),
+    if let Some(place) = (0..count).find(|&place| column(place) != feature(place)) {
+        let (column, feature) = (column(place).to_owned(), feature(place).to_owned());
+        return Err(SnapshotError::Columns { path: path.to_owned(), column, feature });
     }
+    let (found, wanted) = (transforms.dense_count(), model.dense_count);
+    if found != wanted {
+        return Err(SnapshotError::DenseColumns { path: path.to_owned(), found, wanted });
+    }
+    // What the transforms give is looked up without another check.
+    for place in 0..own.len() {
+        let (found, row_count) = (transforms.row_count(place), model.table_of(place).row_count);
+        if found > row_count {
+            let column = column(place).to_owned();
+            return Err(SnapshotError::RowsBeyond { path: path.to_owned(), column, found, row_count });
+        }
+    }
+    Ok(())
 }
 
 fn dense_layout(network: &Network) -> DenseLayout {

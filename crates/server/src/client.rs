@@ -75,11 +75,15 @@ pub struct RestRequest(Vec<u8>);
 impl RestRequest {
     /// A request; headers are whole lines without their ends.
     pub fn new(method: &str, path: &str, headers: &[&str], body: &[u8]) -> RestRequest {
+        RestRequest::for_host("localhost", method, path, headers, body)
+    }
+
+    /// The same for a server of another name.
+    pub fn for_host(host: &str, method: &str, path: &str, headers: &[&str], body: &[u8]) -> RestRequest {
         let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
         let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\n\r\n"
-        );
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Length: {length}\r\n\r\n");
         RestRequest([head.as_bytes(), body].concat())
     }
 

@@ -104,6 +104,8 @@ pub fn data(engine: &Engine) -> Value {
     let mut page = recent(engine);
     let now = json!({
         "now_us": clock::unix_us(),
+        // What the page says of the tiles and of the stages.
+        "recent_seconds": SECONDS_RECENT,
         "started_us": engine.started_us(),
         "program": env!("CARGO_PKG_VERSION"),
         "ready": engine.is_ready(),

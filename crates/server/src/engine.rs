@@ -9,19 +9,20 @@
 //! The snapshot is taken once, when a request is read. Jobs of one snapshot may share a call; what is in the call
 //! cannot be seen in a score.
 
+mod aside;
 mod here;
 mod threads;
 
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use campanile_serve::Request;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     background, clock,
@@ -29,10 +30,11 @@ use crate::{
     error::ServeError,
     feature_log::{FeatureLog, Record},
     features,
+    follower::Following,
     metrics::{Metrics, Stage},
     models::{Loaded, Models},
     passage::{Listeners, Passage},
-    protocol::{InferRequest, Limits},
+    protocol::{InferRequest, Limits, Tensor},
     queue::{Job, Queue, QueueLimits, Refused},
 };
 
@@ -40,6 +42,15 @@ pub use threads::ScoringThreads;
 
 /// Requests that are kept for their memory.
 const SPARE_REQUESTS_MAX: usize = 64;
+
+/// Bytes of memory of a request that is kept; larger ones are rare, and so many of them would be held for ever.
+const SPARE_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes that a value takes while it is read: as a number or text on its way, and as a row with what belongs to it.
+const READING_BYTES_PER_ELEMENT: u64 = 48;
+
+/// Bytes of a score in an answer, as text or bytes, and on its way there.
+const ANSWER_BYTES_PER_SCORE: u64 = 32;
 
 /// What is the same for all connections.
 #[derive(Debug)]
@@ -58,10 +69,17 @@ pub struct Engine {
     pub listeners: Listeners,
     /// The last minute, for the page.
     pub history: History,
+    /// How following the source goes.
+    pub following: Following,
     queue: Queue<ScoreJob>,
     desks: here::Desks,
     spare: Mutex<Vec<Request>>,
+    leaving: AtomicBool,
     draining: AtomicBool,
+    under_way: AtomicUsize,
+    answered: Notify,
+    /// Threads of the network at long work.
+    aside: AtomicUsize,
     started_us: u64,
     numbered: AtomicU64,
 }
@@ -108,6 +126,17 @@ pub struct Output {
     pub binary: bool,
 }
 
+/// A request that the server will not end before.
+struct UnderWay<'a>(&'a Engine);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.answered.notify_waiters();
+        }
+    }
+}
+
 impl Job for ScoreJob {
     fn samples(&self) -> usize {
         self.request.sample_count()
@@ -137,10 +166,15 @@ impl Engine {
             allow_control: false,
             listeners: Listeners::default(),
             history: History::default(),
+            following: Following::default(),
             queue: Queue::new(queue),
             desks: here::Desks::default(),
             spare: Mutex::default(),
+            leaving: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            answered: Notify::new(),
+            aside: AtomicUsize::new(0),
             started_us: clock::unix_us(),
             numbered: AtomicU64::new(0),
         }
@@ -158,17 +192,15 @@ impl Engine {
     ) -> Result<Scored, ServeError> {
         let id = request.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
         passage.id.clone_from(&id);
-        if self.draining.load(Ordering::Relaxed) {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        let _under_way = UnderWay(self);
+        if self.is_draining() {
             return Err(ServeError::ShuttingDown);
         }
         let loaded = self.models.served(target.0, target.1)?;
         passage.version.clone_from(&loaded.version);
         check_outputs(&loaded, &request)?;
-        let mut prepared = self.spare_request();
-        if let Err(error) = features::fill(&mut prepared, &loaded.snapshot, &request.inputs, &self.limits) {
-            self.keep(prepared);
-            return Err(error.into());
-        }
+        let prepared = self.prepared(&loaded, &request, passage)?;
         passage.samples = prepared.sample_count();
         self.metrics.unknown_ids.fetch_add(prepared.unknown_ids(), Ordering::Relaxed);
         passage.took(Stage::Read, clock::us_between(passage.started, clock::now()));
@@ -177,10 +209,44 @@ impl Engine {
         let part = self.scored(prepared, Arc::clone(&loaded), deadline, timeout_us).await?;
         passage.took(Stage::Queue, part.queue_us);
         passage.took(Stage::Score, part.score_us);
+        if deadline.is_some_and(|deadline| deadline <= clock::now()) {
+            self.keep(part.request);
+            return Err(ServeError::Late { timeout_us });
+        }
         let outputs = outputs(&loaded, &request, &part);
         self.note(&loaded, &id, request, &part);
         self.keep(part.request);
         Ok(Scored { loaded, id, outputs })
+    }
+
+    /// The request as it is scored, with its memory counted: while it is read, and then as it waits and is answered.
+    fn prepared(
+        &self,
+        loaded: &Loaded,
+        request: &InferRequest,
+        passage: &Passage,
+    ) -> Result<Request, ServeError> {
+        let elements = request.inputs.iter().map(Tensor::element_count).max().unwrap_or(0);
+        let reading = READING_BYTES_PER_ELEMENT.saturating_mul(elements as u64);
+        passage.grow(reading)?;
+        let mut prepared = self.spare_request();
+        let filled = self.aside(8 * elements, || {
+            features::fill(&mut prepared, &loaded.snapshot, &request.inputs, &self.limits)
+        });
+        if let Err(error) = filled {
+            self.keep(prepared);
+            return Err(error.into());
+        }
+        passage.shrink(reading);
+        let scores = 2 * prepared.sample_count() * loaded.outputs.len();
+        let answer = ANSWER_BYTES_PER_SCORE.saturating_mul(scores as u64);
+        match passage.grow(prepared.memory_bytes() as u64 + answer) {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                self.keep(prepared);
+                Err(error)
+            }
+        }
     }
 
     /// Tells of the end of a request.
@@ -211,20 +277,38 @@ impl Engine {
         changed.await.unwrap_or_else(|error| Err(failed(error.to_string())))
     }
 
-    /// Whether every model answers and new requests are welcome.
+    /// Whether requests are welcome: a model answers, newer versions are looked for, and the server is not going away. A
+    /// model that cannot be served says so for itself, and does not keep the others from answering.
     pub fn is_ready(&self) -> bool {
-        let models = self.models.all();
-        !self.is_draining() && !models.is_empty() && models.iter().all(|model| model.loaded().is_some())
+        let goes_away = self.leaving.load(Ordering::Relaxed) || self.is_draining();
+        let answers = || self.models.all().iter().any(|model| model.loaded().is_some());
+        !goes_away && self.following.goes_on() && answers()
     }
 
-    /// Whether the server is going away.
+    /// Whether new requests are turned away.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Is no longer ready, and answers on.
+    pub fn announce_end(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     /// Turns new requests away; those that wait are still answered.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends when no request is under way any more.
+    pub async fn all_answered(&self) {
+        loop {
+            let answered = self.answered.notified();
+            if self.under_way.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            answered.await;
+        }
     }
 
     /// When it was made, in microseconds since 1970.
@@ -249,6 +333,10 @@ impl Engine {
         deadline: Option<Instant>,
         timeout_us: u64,
     ) -> Result<Part, ServeError> {
+        if deadline.is_some_and(|deadline| deadline <= clock::now()) {
+            self.keep(request);
+            return Err(ServeError::Late { timeout_us });
+        }
         let request = match self.score_here(&loaded, request) {
             Ok(Some(part)) => return Ok(part),
             Ok(None) => return Err(ServeError::Internal { problem: "scoring failed".to_owned() }),
@@ -291,7 +379,7 @@ impl Engine {
                 version: loaded.snapshot.version().number,
                 task_count: loaded.tallies.len() as u32,
                 probabilities: part.probabilities.clone(),
-                inputs: request.inputs,
+                inputs: request.inputs.into_iter().map(Tensor::detached).collect(),
                 columns: Arc::clone(&loaded.columns),
             });
         }
@@ -301,7 +389,17 @@ impl Engine {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    fn keep(&self, request: Request) {
+    /// Bytes of memory that are kept for requests to come.
+    pub fn spare_bytes(&self) -> usize {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.iter().map(Request::memory_bytes).sum()
+    }
+
+    /// Keeps a request for its memory, unless that is too much to hold for ever.
+    pub fn keep(&self, request: Request) {
+        if request.memory_bytes() > SPARE_BYTES_MAX {
+            return;
+        }
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < SPARE_REQUESTS_MAX {
             spare.push(request);

@@ -57,6 +57,12 @@ pub enum ServeError {
         /// How many wait.
         waiting: usize,
     },
+    /// All requests together have as much memory as they may.
+    #[error(
+        "the requests under way take as much memory as they may (--request-memory-mb); try again later, or send less at \
+         once"
+    )]
+    Crowded,
     /// The answer would come, or came, too late.
     #[error("the request's time of {timeout_us} microseconds is over")]
     Late {
@@ -88,6 +94,22 @@ pub enum ServeError {
     BodyTooLarge {
         /// The limit.
         limit: usize,
+    },
+    /// More headers than allowed.
+    #[error("the headers are more than the limit of {bytes_max} bytes or {count_max} headers")]
+    HeadersTooLarge {
+        /// Bytes that they may have.
+        bytes_max: usize,
+        /// How many they may be.
+        count_max: usize,
+    },
+    /// A body that must be unpacked first.
+    #[error(
+        "a body in the encoding `{encoding}` is not read here: send it as it is, without Content-Encoding"
+    )]
+    Encoding {
+        /// What came.
+        encoding: String,
     },
     /// No token, or a wrong one.
     #[error("the request needs a valid bearer token")]
@@ -152,13 +174,16 @@ impl ServeError {
             }
             ServeError::Body { .. } => StatusCode::BAD_REQUEST,
             ServeError::NoModel { .. } | ServeError::NoVersion { .. } => StatusCode::NOT_FOUND,
-            ServeError::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            ServeError::Busy { .. } | ServeError::Crowded => StatusCode::TOO_MANY_REQUESTS,
             ServeError::Late { .. } => StatusCode::GATEWAY_TIMEOUT,
             ServeError::NotReady { .. } | ServeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             ServeError::NoControl | ServeError::Foreign { .. } => StatusCode::FORBIDDEN,
-            ServeError::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ServeError::ContentType { .. } | ServeError::Encoding { .. } => {
+                StatusCode::UNSUPPORTED_MEDIA_TYPE
+            }
             ServeError::SlowClient => StatusCode::REQUEST_TIMEOUT,
             ServeError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ServeError::HeadersTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             ServeError::Unauthorized => StatusCode::UNAUTHORIZED,
             ServeError::Source(_) | ServeError::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -171,9 +196,13 @@ impl ServeError {
             | ServeError::Features(_)
             | ServeError::NoOutput { .. }
             | ServeError::ContentType { .. }
+            | ServeError::Encoding { .. }
             | ServeError::Body { .. } => Code::InvalidArgument,
             ServeError::NoModel { .. } | ServeError::NoVersion { .. } => Code::NotFound,
-            ServeError::Busy { .. } | ServeError::BodyTooLarge { .. } => Code::ResourceExhausted,
+            ServeError::Busy { .. }
+            | ServeError::Crowded
+            | ServeError::BodyTooLarge { .. }
+            | ServeError::HeadersTooLarge { .. } => Code::ResourceExhausted,
             ServeError::Late { .. } | ServeError::SlowClient => Code::DeadlineExceeded,
             ServeError::NotReady { .. } | ServeError::ShuttingDown => Code::Unavailable,
             ServeError::NoControl | ServeError::Foreign { .. } => Code::PermissionDenied,

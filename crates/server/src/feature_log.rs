@@ -10,6 +10,7 @@
 //! run, notes the same ones.
 
 mod record;
+mod room;
 mod rows;
 mod segments;
 
@@ -25,16 +26,17 @@ use std::{
 };
 
 pub use record::{Record, RecordError};
-pub use rows::{RawColumns, Rows, RowsError};
-pub use segments::{SEGMENT_MAGIC, SegmentError, SegmentReader, Segments};
+pub use room::Room;
+pub use rows::{ROWS_BYTES_MAX, RawColumns, Rows, RowsError};
+pub use segments::{SEGMENT_MAGIC, SegmentError, SegmentReader, Segments, make_own};
 
 /// Where records go: the local directory of [`Segments`], or an event log, whose impressions are a record's
 /// [rows](Record::rows).
 pub trait Sink: Send {
-    /// Adds a record behind the others, in memory.
+    /// Adds a record behind the others, in memory, or hands over a part of it where it is large.
     ///
     /// # Errors
-    /// When this record cannot be taken; the sink must be ready for the next one then.
+    /// When this record cannot be taken, or not all of it; the sink must be ready for the next one then.
     fn append(&mut self, record: &Record) -> io::Result<()>;
 
     /// Hands over what was added since the last call.

@@ -359,10 +359,51 @@ fn with_raws(
 pub(crate) fn raws(tensor: &Tensor) -> Result<Vec<Raw<'_>>, ProtocolError> {
     Ok(match tensor.datatype() {
         Datatype::Bytes => tensor.strings()?.into_iter().map(Raw::text).collect(),
-        Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64 => {
-            let raw = |value: f64| if value.is_nan() { Raw::Missing } else { Raw::Float(value) };
-            tensor.doubles()?.into_iter().map(raw).collect()
+        Datatype::Fp16 => halves(tensor).map(Raw::from_f16).map(or_missing).collect(),
+        Datatype::Bf16 => halves(tensor).map(Raw::from_bf16).map(or_missing).collect(),
+        // An id beyond the numbers with a sign is the id that a file has.
+        Datatype::Uint64 => {
+            let words = tensor.data().as_chunks::<8>().0.iter();
+            words.map(|bytes| Raw::unsigned(u64::from_le_bytes(*bytes))).collect()
+        }
+        Datatype::Fp32 | Datatype::Fp64 => {
+            tensor.doubles()?.into_iter().map(Raw::Float).map(or_missing).collect()
         }
         _ => tensor.integers()?.into_iter().map(Raw::Int).collect(),
     })
+}
+
+/// Nan says that a value is missing.
+fn or_missing(raw: Raw<'_>) -> Raw<'_> {
+    match raw {
+        Raw::Float(value) if value.is_nan() => Raw::Missing,
+        other => other,
+    }
+}
+
+fn halves(tensor: &Tensor) -> impl Iterator<Item = u16> {
+    tensor.data().as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn large_ids_and_floats_of_16_bits_are_what_they_are_in_files() {
+        let tensor = |datatype, data: Vec<u8>| {
+            Tensor::new("x".to_owned(), datatype, &[2], Bytes::from(data), &Limits::default()).unwrap()
+        };
+        let words = [u64::MAX, 7].iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(raws(&tensor(Datatype::Uint64, words)).unwrap(), [Raw::Unsigned(u64::MAX), Raw::Int(7)]);
+        let halves = |bits: [u16; 2]| bits.iter().flat_map(|half| half.to_le_bytes()).collect();
+        let half = tensor(Datatype::Fp16, halves([0x7e00, 0x399a]));
+        assert_eq!(raws(&half).unwrap(), [Raw::Missing, Raw::Float(0.7)]);
+        assert_eq!(
+            raws(&tensor(Datatype::Bf16, halves([0x4000, 0x3f33]))).unwrap(),
+            [Raw::Float(2.0), Raw::Float(0.7)]
+        );
+    }
 }

@@ -6,6 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tonic::{Request, Response, Status};
 
 use crate::{
+    budget::Lease,
     clock,
     engine::{Engine, Scored},
     error::ServeError,
@@ -149,9 +150,11 @@ async fn infer(
     passage: &mut Passage,
 ) -> Result<ModelInferResponse, ServeError> {
     let timeout = request.metadata().get("grpc-timeout").and_then(|value| timeout(value.to_str().ok()?));
+    passage.lease = request.extensions().get::<Arc<Lease>>().cloned();
     let message = request.into_inner();
     let (model, version) = (message.model_name.clone(), message.model_version.clone());
-    let mut request = read(message, &engine.limits)?;
+    let bytes = message.raw_input_contents.iter().map(Bytes::len).sum::<usize>();
+    let mut request = engine.aside(bytes, || read(message, &engine.limits))?;
     if let Some(timeout) = timeout {
         let timeout_us = timeout.as_micros().try_into().unwrap_or(u64::MAX).max(1);
         request.timeout_us =
@@ -190,6 +193,9 @@ pub fn read(message: ModelInferRequest, limits: &Limits) -> Result<InferRequest,
     if raw > 0 && raw != inputs {
         return Err(ProtocolError::RawCount { inputs, raw });
     }
+    let inputs_asked = message.inputs.iter().map(|input| &input.parameters);
+    let all = inputs_asked.chain(message.outputs.iter().map(|output| &output.parameters));
+    all.chain([&message.parameters]).try_for_each(check_parameters)?;
     let mut raw = message.raw_input_contents.into_iter();
     let inputs = message.inputs.into_iter().map(|input| read_input(input, raw.next(), limits));
     let request = InferRequest {
@@ -201,16 +207,33 @@ pub fn read(message: ModelInferRequest, limits: &Limits) -> Result<InferRequest,
             .map(|output| WantedOutput { name: output.name, binary: true })
             .collect(),
         binary_by_default: true,
-        timeout_us: whole_parameter(&message.parameters, "timeout").unwrap_or(0),
+        timeout_us: whole_parameter(&message.parameters, "timeout")?.unwrap_or(0),
     };
     request.check(limits)
 }
 
-fn whole_parameter(parameters: &HashMap<String, InferParameter>, name: &str) -> Option<u64> {
-    match parameters.get(name)?.parameter_choice.as_ref()? {
-        ParameterChoice::Int64Param(value) => u64::try_from(*value).ok(),
-        ParameterChoice::Uint64Param(value) => Some(*value),
-        _ => None,
+type Parameters = HashMap<String, InferParameter>;
+
+fn whole_parameter(parameters: &Parameters, parameter: &'static str) -> Result<Option<u64>, ProtocolError> {
+    let wrong = ProtocolError::ParameterType { parameter };
+    match parameters.get(parameter).and_then(|parameter| parameter.parameter_choice.as_ref()) {
+        None => Ok(None),
+        Some(ParameterChoice::Int64Param(value)) => u64::try_from(*value).map(Some).map_err(|_| wrong),
+        Some(ParameterChoice::Uint64Param(value)) => Ok(Some(*value)),
+        Some(_) => Err(wrong),
+    }
+}
+
+/// Refuses what is asked for and not done here.
+fn check_parameters(parameters: &Parameters) -> Result<(), ProtocolError> {
+    for parameter in ["classification", "class_count"] {
+        if whole_parameter(parameters, parameter)?.unwrap_or(0) > 0 {
+            return Err(ProtocolError::Parameter { parameter });
+        }
+    }
+    match parameters.contains_key("shared_memory_region") {
+        true => Err(ProtocolError::Parameter { parameter: "shared_memory_region" }),
+        false => Ok(()),
     }
 }
 

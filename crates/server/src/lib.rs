@@ -11,13 +11,17 @@
 //! ask, how much may wait, which snapshot answers, and what is noted.
 
 mod background;
+mod body;
+pub mod budget;
 pub mod client;
 mod clock;
 pub mod dashboard;
 pub mod engine;
 mod error;
+mod farewell;
 pub mod feature_log;
 pub mod features;
+pub mod follower;
 pub mod grpc;
 pub mod histogram;
 pub mod journal;
@@ -25,7 +29,9 @@ pub mod listener;
 pub mod metadata;
 pub mod metrics;
 pub mod models;
+pub mod open_files;
 pub mod passage;
+pub mod places;
 pub mod protocol;
 pub mod queue;
 pub mod rest;

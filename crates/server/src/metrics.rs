@@ -100,6 +100,8 @@ pub struct Metrics {
     pub connections: AtomicI64,
     /// Connections that were turned away.
     pub connections_refused: AtomicU64,
+    /// Connections that lost their places to others.
+    pub connections_displaced: AtomicU64,
     /// Scoring threads that had to start anew.
     pub scorer_restarts: AtomicU64,
 }
@@ -203,6 +205,7 @@ pub fn prometheus(engine: &Engine) -> String {
         page.histogram(name, "", &histogram.counts(), BUCKETS_COUNT, 1.0);
     }
     plain_lines(&mut page, engine);
+    connection_lines(&mut page, engine);
     model_lines(&mut page, engine);
     page.0
 }
@@ -231,18 +234,6 @@ fn plain_lines(page: &mut Page, engine: &Engine) {
             load(&metrics.load_failures),
         ),
         (
-            "campanile_connections",
-            "gauge",
-            "Open connections.",
-            metrics.connections.load(Ordering::Relaxed) as f64,
-        ),
-        (
-            "campanile_connections_refused_total",
-            "counter",
-            "Connections turned away at the limit.",
-            load(&metrics.connections_refused),
-        ),
-        (
             "campanile_scorer_restarts_total",
             "counter",
             "Scoring threads that had to start anew.",
@@ -261,6 +252,47 @@ fn plain_lines(page: &mut Page, engine: &Engine) {
     }
 }
 
+/// What is said of connections, and of following the source.
+fn connection_lines(page: &mut Page, engine: &Engine) {
+    let metrics = &engine.metrics;
+    let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+    for (name, kind, help, value) in [
+        (
+            "campanile_connections",
+            "gauge",
+            "Open connections.",
+            metrics.connections.load(Ordering::Relaxed) as f64,
+        ),
+        (
+            "campanile_connections_refused_total",
+            "counter",
+            "Connections turned away at the limit.",
+            load(&metrics.connections_refused),
+        ),
+        (
+            "campanile_connections_displaced_total",
+            "counter",
+            "Connections closed because all places were taken and they asked nothing, or slowly.",
+            load(&metrics.connections_displaced),
+        ),
+        (
+            "campanile_following",
+            "gauge",
+            "Whether newer versions are looked for; 0 means that the server must be started again.",
+            f64::from(u8::from(engine.following.goes_on())),
+        ),
+        (
+            "campanile_followed_seconds",
+            "gauge",
+            "When newer versions were last looked for, in seconds since 1970.",
+            engine.following.looked_us() as f64 * 1e-6,
+        ),
+    ] {
+        page.family(name, kind, help);
+        page.sample(name, "", value);
+    }
+}
+
 /// What belongs to models and their snapshots.
 fn model_lines(page: &mut Page, engine: &Engine) {
     let now_us = crate::clock::unix_us();
@@ -270,6 +302,15 @@ fn model_lines(page: &mut Page, engine: &Engine) {
     for model in &models {
         let labels = format!("model=\"{}\"", escaped(&model.name));
         page.sample("campanile_model_ready", &labels, f64::from(u8::from(model.loaded().is_some())));
+    }
+    page.family(
+        "campanile_model_problem",
+        "gauge",
+        "Whether the newest version of a model is not in service.",
+    );
+    for model in &models {
+        let labels = format!("model=\"{}\"", escaped(&model.name));
+        page.sample("campanile_model_problem", &labels, f64::from(u8::from(model.has_problem())));
     }
     page.family("campanile_model_version", "gauge", "The version in service.");
     for (model, loaded) in &loaded {

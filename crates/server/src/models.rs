@@ -8,7 +8,9 @@
 //! gigabytes takes long.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -62,8 +64,35 @@ struct Status {
     unloaded: bool,
     /// Why the newest version is not in service.
     problem: Option<String>,
+    /// The version that could not be served when it was last tried, if its number is known.
+    failed: Option<Failed>,
     /// Snapshots that may still be in use by a request.
     retired: Vec<Arc<Loaded>>,
+}
+
+/// A version that cannot be served: it is tried again, less and less often, since reading one may take long.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    number: u64,
+    /// How often it was tried.
+    tries: u32,
+    /// Looks at the source before the next try.
+    looks_left: u32,
+}
+
+/// Looks at the source between two tries of a version that cannot be served, at most.
+const LOOKS_BETWEEN_MAX: u32 = 60;
+
+impl Failed {
+    /// What follows from one more failure.
+    fn again(before: Option<Failed>, number: u64) -> Failed {
+        let tries = before.filter(|failed| failed.number == number).map_or(0, |failed| failed.tries);
+        Failed {
+            number,
+            tries: tries.saturating_add(1),
+            looks_left: (1u32 << tries.min(6)).min(LOOKS_BETWEEN_MAX),
+        }
+    }
 }
 
 /// What a client sees in the repository's index.
@@ -101,6 +130,13 @@ pub enum Followed {
         /// The model.
         model: String,
         /// Why.
+        problem: String,
+    },
+    /// The newest version cannot be served, nothing was in service, and an earlier version is now.
+    FellBack {
+        /// What is in service.
+        loaded: Arc<Loaded>,
+        /// Why the newest is not.
         problem: String,
     },
 }
@@ -179,8 +215,8 @@ impl Models {
         }
         let followed = self.all().into_iter().filter_map(|model| {
             model.bury();
-            let wanted = (!model.status().unloaded).then(|| self.source.current(&model.name))?;
-            model.bring(self.source.as_ref(), wanted)
+            let is_wanted = !model.status().unloaded;
+            if is_wanted { model.bring(self.source.as_ref()) } else { None }
         });
         Ok(followed.collect())
     }
@@ -191,17 +227,18 @@ impl Models {
     /// When it is not known or cannot be served.
     pub fn load(&self, name: &str) -> Result<Option<Arc<Loaded>>, ServeError> {
         let model = self.find(name)?;
-        let current = self.source.current(name)?;
         {
             let mut status = model.status();
             status.unloaded = false;
             // Who asks wants it tried again.
-            status.problem = None;
+            (status.problem, status.failed) = (None, None);
         }
-        match model.bring(self.source.as_ref(), Ok(current)) {
+        match model.bring(self.source.as_ref()) {
             None => Ok(None),
             Some(Followed::Swapped(loaded)) => Ok(Some(loaded)),
-            Some(Followed::Failed { problem, .. }) => Err(ServeError::Internal { problem }),
+            Some(Followed::Failed { problem, .. } | Followed::FellBack { problem, .. }) => {
+                Err(ServeError::Internal { problem })
+            }
         }
     }
 
@@ -256,38 +293,95 @@ impl Model {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads the wanted version beside the one in service, and lets it take its place.
-    fn bring(&self, source: &dyn Source, wanted: Result<u64, SourceError>) -> Option<Followed> {
+    /// Whether the newest version is not in service, or nothing is.
+    pub fn has_problem(&self) -> bool {
+        self.status().problem.is_some()
+    }
+
+    /// Loads the version that ought to be served beside the one in service, and lets it take its place. When nothing is in
+    /// service and that version cannot be, the last good one before it is.
+    fn bring(&self, source: &dyn Source) -> Option<Followed> {
         let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let served = self.served.load_full();
         let present = served.as_ref().map(|served| &served.snapshot);
-        if present.is_some()
-            && present.map(|present| present.version().number) == wanted.as_ref().ok().copied()
-        {
-            self.status().problem = None;
+        let wanted = self.guarded(|| source.current(&self.name));
+        let number = wanted.as_ref().ok().copied();
+        if present.is_some() && present.map(|present| present.version().number) == number {
+            let mut status = self.status();
+            (status.problem, status.failed) = (None, None);
             return None;
         }
-        let opened = wanted.and_then(|_| source.open(&self.name, present));
-        match opened {
-            Ok(opened) => {
-                let loaded = Arc::new(Loaded::new(opened));
-                let mut status = self.status();
-                if status.unloaded {
-                    return None;
-                }
-                let before = self.served.swap(Some(Arc::clone(&loaded)));
-                status.retired.extend(before);
-                status.problem = None;
-                Some(Followed::Swapped(loaded))
-            }
-            Err(error) => {
-                let problem = error.to_string();
-                let mut status = self.status();
-                let is_known = status.problem.as_ref() == Some(&problem);
-                status.problem = Some(problem.clone());
-                (!is_known).then(|| Followed::Failed { model: self.name.clone(), problem })
-            }
+        if !self.is_due(number) {
+            return None;
         }
+        let opened = wanted.and_then(|number| self.guarded(|| source.open(&self.name, number, present)));
+        let problem = match opened {
+            Ok(opened) => return self.serve(opened, None).map(Followed::Swapped),
+            Err(error) => error,
+        };
+        let before = self.status().failed;
+        self.status().failed = number.map(|number| Failed::again(before, number));
+        // Where nothing was ever published, there is nothing to fall back to.
+        let may_fall_back = served.is_none() && !matches!(problem, SourceError::Empty { .. });
+        let problem = problem.to_string();
+        if may_fall_back && let Some(opened) = self.last_good(source, number) {
+            let used = opened.snapshot.version().number;
+            let newest =
+                number.map_or_else(|| "the newest version".to_owned(), |number| format!("version {number}"));
+            let problem = format!("{newest} cannot be served, so version {used} is: {problem}");
+            let loaded = self.serve(opened, Some(&problem))?;
+            return Some(Followed::FellBack { loaded, problem });
+        }
+        let mut status = self.status();
+        // What is in service may be what was fallen back to; then it is said already.
+        let is_known = status.problem.as_ref().is_some_and(|known| known.ends_with(&problem));
+        if !is_known {
+            status.problem = Some(problem.clone());
+        }
+        (!is_known).then(|| Followed::Failed { model: self.name.clone(), problem })
+    }
+
+    /// Whether a version is to be tried now; one that could not be served waits for its turn.
+    fn is_due(&self, number: Option<u64>) -> bool {
+        let mut status = self.status();
+        match &mut status.failed {
+            Some(failed) if Some(failed.number) == number && failed.looks_left > 0 => {
+                failed.looks_left -= 1;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// The newest version before `number` that can be served. Where nobody can say which is current, none is: the newest one
+    /// may be what was rolled back.
+    fn last_good(&self, source: &dyn Source, number: Option<u64>) -> Option<Opened> {
+        let number = number?;
+        let before = self.guarded(|| source.before(&self.name, number)).ok()?;
+        before.into_iter().find_map(|number| self.guarded(|| source.open(&self.name, number, None)).ok())
+    }
+
+    /// Puts a snapshot into service, unless a client took the model out meanwhile.
+    fn serve(&self, opened: Opened, problem: Option<&str>) -> Option<Arc<Loaded>> {
+        let loaded = Arc::new(Loaded::new(opened));
+        let mut status = self.status();
+        if status.unloaded {
+            return None;
+        }
+        let before = self.served.swap(Some(Arc::clone(&loaded)));
+        status.retired.extend(before);
+        status.problem = problem.map(str::to_owned);
+        if problem.is_none() {
+            status.failed = None;
+        }
+        Some(loaded)
+    }
+
+    /// A panic over one model is that model's problem: the others are still followed.
+    fn guarded<T>(&self, read: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| {
+            Err(SourceError::Panicked { model: self.name.clone(), problem: said(&*payload) })
+        })
     }
 
     /// Frees what no request uses any more.
@@ -298,4 +392,10 @@ impl Model {
         self.status().retired.extend(used);
         drop(unused);
     }
+}
+
+/// What a panic said.
+pub(crate) fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it said nothing".to_owned())
 }

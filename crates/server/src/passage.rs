@@ -1,11 +1,12 @@
 //! One request's way through the server, and what is told of it: counters, a line in the log, a trace.
 
 use std::{
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Instant,
 };
 
 use crate::{
+    budget::Lease,
     clock,
     error::ServeError,
     journal::Journal,
@@ -36,6 +37,8 @@ pub struct Passage {
     pub version: String,
     /// Its samples.
     pub samples: usize,
+    /// The memory that it takes, where somebody counts it.
+    pub lease: Option<Arc<Lease>>,
     stages_us: [Option<u64>; STAGES.len()],
 }
 
@@ -50,7 +53,23 @@ impl Passage {
             id: String::new(),
             version: String::new(),
             samples: 0,
+            lease: None,
             stages_us: [None; STAGES.len()],
+        }
+    }
+
+    /// Takes more memory.
+    ///
+    /// # Errors
+    /// When all requests together have as much as they may.
+    pub fn grow(&self, bytes: u64) -> Result<(), ServeError> {
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes)).map_err(|_| ServeError::Crowded)
+    }
+
+    /// Gives memory back.
+    pub fn shrink(&self, bytes: u64) {
+        if let Some(lease) = &self.lease {
+            lease.shrink(bytes);
         }
     }
 
@@ -154,7 +173,7 @@ impl Listeners {
 
 fn outcome(error: &ServeError) -> Outcome {
     match error {
-        ServeError::Busy { .. } => Outcome::Busy,
+        ServeError::Busy { .. } | ServeError::Crowded => Outcome::Busy,
         ServeError::Late { .. } => Outcome::Late,
         ServeError::Internal { .. } | ServeError::Source(_) => Outcome::Failed,
         _ => Outcome::Refused,

@@ -45,6 +45,9 @@ impl Default for Limits {
     }
 }
 
+/// Bytes of an input's name; columns have no longer ones.
+const NAME_BYTES_MAX: usize = 1024;
+
 /// Dimensions of a tensor; the protocol knows no limit, but nobody needs more.
 const DIMENSIONS_MAX: usize = 8;
 
@@ -130,6 +133,18 @@ pub enum ProtocolError {
         /// The name.
         input: String,
     },
+    /// Something that other servers do and this one does not.
+    #[error("the parameter `{parameter}` asks for what is not done here: leave it out")]
+    Parameter {
+        /// Its name.
+        parameter: &'static str,
+    },
+    /// A parameter of a type that it cannot have.
+    #[error("the parameter `{parameter}` must be a whole number that is at least 0")]
+    ParameterType {
+        /// Its name.
+        parameter: &'static str,
+    },
     /// Bytes that belong to nobody.
     #[error("{left} bytes are left after the last binary tensor")]
     Left {
@@ -193,6 +208,7 @@ impl Tensor {
         data: Bytes,
         limits: &Limits,
     ) -> Result<Tensor, ProtocolError> {
+        at_most("bytes of an input's name", name.len(), NAME_BYTES_MAX)?;
         let (shape, elements) = checked_shape(&name, shape, limits)?;
         let found = data.len();
         let wrong_length = |wanted: String, found: String| ProtocolError::Length {
@@ -218,6 +234,11 @@ impl Tensor {
             }
         }
         Ok(Tensor { name, datatype, shape, data })
+    }
+
+    /// The same in memory of its own: what it was cut from, perhaps a much longer body, is not kept with it.
+    pub fn detached(self) -> Tensor {
+        Tensor { data: Bytes::copy_from_slice(&self.data), ..self }
     }
 
     /// Its name.

@@ -10,12 +10,14 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
+    body::is_crowded,
+    budget::Lease,
     clock, dashboard,
     engine::{Engine, Scored},
     error::ServeError,
@@ -23,12 +25,10 @@ use crate::{
     metrics::{self, Stage, Transport},
     models::Models,
     passage::Passage,
+    places::Patience,
     protocol::json::{self, Answer},
     traces::TRACEPARENT,
 };
-
-/// How long a client may take to send a body.
-const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes of a question about the repository.
 const INDEX_BYTES_MAX: usize = 4 << 10;
@@ -58,6 +58,12 @@ pub fn router(engine: Arc<Engine>) -> Router {
         .route("/metrics", get(prometheus))
         .route("/", get(|| async { dashboard::page() }))
         .route("/dashboard.json", get(dashboard_data))
+        .method_not_allowed_fallback(|| async {
+            error_answer(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this path is asked in another way; see docs/serving-api.md",
+            )
+        })
         .fallback(|| async {
             error_answer(StatusCode::NOT_FOUND, "there is nothing here; see docs/serving-api.md")
         })
@@ -73,8 +79,12 @@ impl IntoResponse for ServeError {
     fn into_response(self) -> Response {
         let mut response = error_answer(self.status(), &self.told());
         match self {
-            ServeError::Busy { .. } => {
+            ServeError::Busy { .. } | ServeError::Crowded => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            // What would be read: nothing but the thing itself.
+            ServeError::Encoding { .. } => {
+                response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             }
             ServeError::Unauthorized => {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -126,10 +136,11 @@ async fn infer(
     request: Request<Body>,
 ) -> Response {
     let limit = engine.limits.body_bytes_max;
-    let body = read_body(limit, &request.headers().clone(), request.into_body()).await;
+    let (head, body) = request.into_parts();
+    let body = read_body(limit, &head, body).await;
     let (model, version) = target(&parts);
     let mut passage = Passage::begin(Transport::Rest, model, None);
-    let (headers, body) = match body {
+    let body = match body {
         Ok(read) => read,
         Err(error) => {
             let failed = Err::<(), _>(error);
@@ -137,12 +148,17 @@ async fn infer(
             return failed.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
         }
     };
-    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let header = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    passage.lease = head.extensions.get::<Arc<Lease>>().cloned();
     passage.traceparent = header(TRACEPARENT).map(str::to_owned);
     let own_id = header(REQUEST_ID).filter(|id| id.len() <= engine.limits.id_bytes_max);
     passage.id = own_id.unwrap_or_default().to_owned();
     let answered = async {
-        let mut request = json::parse(&body, header(HEADER_LENGTH), &engine.limits)?;
+        passage.grow(json::EXPANSION * json::part_length(&body, header(HEADER_LENGTH)) as u64)?;
+        let read = || json::parse(&body, header(HEADER_LENGTH), &engine.limits);
+        let mut request = engine.aside(body.len(), read)?;
+        // Where nothing of it is used any more, its memory is free.
+        drop(body);
         request.id = request.id.or_else(|| own_id.map(str::to_owned));
         let scored = engine.infer((model, version), request, &mut passage).await?;
         let write = clock::now();
@@ -155,18 +171,29 @@ async fn infer(
     answered.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// The whole body, unless it is too large or too slow.
-async fn read_body(limit: usize, headers: &HeaderMap, body: Body) -> Result<(HeaderMap, Bytes), ServeError> {
-    let claimed =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+/// How long a client may take for a body.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyTime(pub Duration);
+
+/// The whole body, unless it is too large, too slow, or packed.
+async fn read_body(limit: usize, head: &http::request::Parts, body: Body) -> Result<Bytes, ServeError> {
+    let text = |name| head.headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?").trim());
+    if let Some(encoding) = text(header::CONTENT_ENCODING)
+        && !encoding.is_empty()
+        && !encoding.eq_ignore_ascii_case("identity")
+    {
+        return Err(ServeError::Encoding { encoding: encoding.chars().take(32).collect() });
+    }
+    let claimed = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if claimed.is_some_and(|length| length > limit as u64) {
         return Err(ServeError::BodyTooLarge { limit });
     }
-    let collected = tokio::time::timeout(BODY_TIME_MAX, Limited::new(body, limit).collect());
-    match collected.await {
+    let time = head.extensions.get::<BodyTime>().map_or(Patience::default().body, |time| time.0);
+    match tokio::time::timeout(time, Limited::new(body, limit).collect()).await {
         Err(_) => Err(ServeError::SlowClient),
-        Ok(Ok(collected)) => Ok((headers.clone(), collected.to_bytes())),
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ServeError::BodyTooLarge { limit }),
+        Ok(Err(error)) if is_crowded(&*error) => Err(ServeError::Crowded),
         Ok(Err(error)) => Err(ServeError::Body { problem: error.to_string() }),
     }
 }
@@ -205,9 +232,9 @@ struct IndexPart {
 }
 
 async fn index(State(engine): Shared, request: Request<Body>) -> Response {
-    let headers = request.headers().clone();
-    let body = match read_body(INDEX_BYTES_MAX, &headers, request.into_body()).await {
-        Ok((_, body)) => body,
+    let (head, body) = request.into_parts();
+    let body = match read_body(INDEX_BYTES_MAX, &head, body).await {
+        Ok(body) => body,
         Err(error) => return error.into_response(),
     };
     let asked = match body.is_empty() {

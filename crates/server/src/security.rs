@@ -1,5 +1,8 @@
 //! Who may ask: bearer tokens, TLS, and the rule that only this machine is served unless someone decided otherwise.
 
+mod tokens;
+mod warnings;
+
 use std::{
     fs::File,
     io::BufReader,
@@ -9,8 +12,8 @@ use std::{
 };
 
 use http::{
-    HeaderMap, Method,
-    header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
+    Method,
+    header::{CONTENT_TYPE, HOST, ORIGIN},
 };
 use rustls::{
     RootCertStore, ServerConfig,
@@ -20,12 +23,15 @@ use rustls::{
 use thiserror::Error;
 
 use crate::error::ServeError;
-
-/// The shortest token that is taken: 16 characters.
-const TOKEN_BYTES_MIN: usize = 16;
+use tokens::TOKEN_BYTES_MIN;
+pub use tokens::{Access, Tokens};
+pub use warnings::{Exposed, warnings};
 
 /// Bodies that are read: what a form or a plain script of a web page cannot send unasked.
 const BODY_TYPES: &[&str] = &["application/json", "application/octet-stream"];
+
+/// The type of gRPC's bodies.
+const GRPC_TYPE: &str = "application/grpc";
 
 /// Why the server does not start.
 #[derive(Debug, Error)]
@@ -66,57 +72,15 @@ pub enum SecurityError {
         /// The address.
         address: SocketAddr,
     },
-}
-
-/// Who may ask.
-#[derive(Debug, Clone, Default)]
-pub enum Access {
-    /// Everybody who can connect.
-    #[default]
-    Everybody,
-    /// Who has one of these tokens.
-    Tokens(Vec<String>),
-}
-
-impl Access {
-    /// Reads tokens, one a line; empty lines and lines that begin with `#` are left out.
-    ///
-    /// # Errors
-    /// When there is none, or one is too short.
-    pub fn from_file(path: &Path) -> Result<Access, SecurityError> {
-        let text = std::fs::read_to_string(path).map_err(|error| file_error(path, &error))?;
-        let mut tokens = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let token = line.trim();
-            if token.is_empty() || token.starts_with('#') {
-                continue;
-            }
-            if token.len() < TOKEN_BYTES_MIN || token.contains(char::is_whitespace) {
-                return Err(SecurityError::WeakToken { path: path.to_owned(), line: index + 1 });
-            }
-            tokens.push(token.to_owned());
-        }
-        if tokens.is_empty() {
-            return Err(SecurityError::NoTokens { path: path.to_owned() });
-        }
-        Ok(Access::Tokens(tokens))
-    }
-
-    /// Whether a request with these headers may pass.
-    pub fn allows(&self, headers: &HeaderMap) -> bool {
-        let Access::Tokens(tokens) = self else { return true };
-        let given = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let Some((scheme, token)) = given.and_then(|value| value.split_at_checked(7)) else { return false };
-        // All tokens are compared to the end, so that time tells nothing about them.
-        scheme.eq_ignore_ascii_case(b"bearer ")
-            && tokens.iter().fold(false, |found, known| found | is_same(known.as_bytes(), token))
-    }
-}
-
-fn is_same(known: &[u8], given: &[u8]) -> bool {
-    let differences =
-        known.iter().zip(given.iter().chain(std::iter::repeat(&0))).fold(0, |all, (a, b)| all | (a ^ b));
-    differences == 0 && known.len() == given.len()
+    /// Control of the repository for everybody.
+    #[error(
+        "--allow-repository-control on {address}: whoever reaches it, and any web page that they open, could load and \
+         unload models; give --token-file or --client-ca"
+    )]
+    OpenControl {
+        /// The address.
+        address: SocketAddr,
+    },
 }
 
 /// Refuses an address that others can reach when nobody decided who may ask.
@@ -132,12 +96,35 @@ pub fn check_address(
     if address.ip().is_loopback() || decided { Ok(()) } else { Err(SecurityError::Open { address }) }
 }
 
+/// Refuses control of the repository for everybody on an address that others can reach: what a web page makes a browser
+/// send there cannot be told from what its user sends.
+///
+/// # Errors
+/// When nothing says who the client is.
+pub fn check_control(address: SocketAddr, access: &Access, has_client_ca: bool) -> Result<(), SecurityError> {
+    let is_known = has_client_ca || matches!(access, Access::Tokens(_));
+    if address.ip().is_loopback() || is_known { Ok(()) } else { Err(SecurityError::OpenControl { address }) }
+}
+
+/// What speaks on an address, as far as its requests look different.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speech {
+    /// REST, whose bodies are JSON or binary tensors.
+    Rest,
+    /// gRPC, whose bodies always say that they are.
+    Grpc,
+}
+
 /// Refuses what a foreign web page can make a browser send: a name that is not this machine's (`Host`, when only this
-/// machine is served), a page of another address (`Origin`), and a body that a form could have sent.
+/// machine is served), a page of another address (`Origin`, and `Sec-Fetch-Site` where there is none), and a body of a
+/// type that a page may send unasked.
+///
+/// A POST without a type passes: a browser sends one without a type only for a page's script, and then with its `Origin`,
+/// while clients such as tritonclient send none.
 ///
 /// # Errors
 /// With what the request came with.
-pub fn check_page(local: bool, parts: &http::request::Parts) -> Result<(), ServeError> {
+pub fn check_page(local: bool, speech: Speech, parts: &http::request::Parts) -> Result<(), ServeError> {
     let text = |name| parts.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let shown = |text: &str| text.chars().take(100).collect::<String>();
     let host = parts.uri.authority().map(|authority| authority.as_str()).or(text(HOST)).unwrap_or_default();
@@ -150,15 +137,25 @@ pub fn check_page(local: bool, parts: &http::request::Parts) -> Result<(), Serve
     {
         return Err(ServeError::Foreign { problem: format!("it comes from a page of `{}`", shown(origin)) });
     }
-    match text(CONTENT_TYPE).map(|kind| kind.split(';').next().unwrap_or_default().trim()) {
-        Some(kind)
-            if parts.method == Method::POST
-                && !BODY_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)) =>
-        {
-            Err(ServeError::ContentType { found: shown(kind) })
-        }
-        _ => Ok(()),
+    let site = parts.headers.get("sec-fetch-site").map(|value| value.as_bytes());
+    if parts.method != Method::GET && site.is_some_and(|site| !matches!(site, b"same-origin" | b"none")) {
+        return Err(ServeError::Foreign { problem: "it comes from a page of another address".to_owned() });
     }
+    let kind = text(CONTENT_TYPE).map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    let is_read = match (speech, kind) {
+        (Speech::Grpc, kind) => kind.is_some_and(is_grpc),
+        (Speech::Rest, Some(kind)) if parts.method == Method::POST => {
+            BODY_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known))
+        }
+        (Speech::Rest, _) => true,
+    };
+    if is_read { Ok(()) } else { Err(ServeError::ContentType { found: shown(kind.unwrap_or_default()) }) }
+}
+
+/// Whether a body's type is gRPC's, with any message format behind it.
+fn is_grpc(kind: &str) -> bool {
+    let (head, rest) = kind.split_at_checked(GRPC_TYPE.len()).unwrap_or((kind, ""));
+    head.eq_ignore_ascii_case(GRPC_TYPE) && (rest.is_empty() || rest.starts_with('+'))
 }
 
 /// Whether the name of a server, with or without a port, is one of this machine's own.
@@ -222,29 +219,7 @@ fn file_error(path: &Path, problem: &dyn std::fmt::Display) -> SecurityError {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
-
-    fn headers(value: &str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
-        headers
-    }
-
-    #[test]
-    fn only_a_whole_known_token_passes() {
-        let access = Access::Tokens(vec!["0123456789abcdef".to_owned(), "fedcba9876543210".to_owned()]);
-        assert!(access.allows(&headers("Bearer fedcba9876543210")));
-        assert!(access.allows(&headers("bearer 0123456789abcdef")));
-        for wrong in
-            ["Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Basic 0123456789abcdef", "Bearer", ""]
-        {
-            assert!(!access.allows(&headers(wrong)), "{wrong}");
-        }
-        assert!(!access.allows(&HeaderMap::new()));
-        assert!(Access::Everybody.allows(&HeaderMap::new()));
-    }
 
     #[test]
     fn a_foreign_page_and_a_foreign_name_are_refused() {
@@ -253,7 +228,7 @@ mod tests {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            check_page(local, &request.body(()).unwrap().into_parts().0)
+            check_page(local, Speech::Rest, &request.body(()).unwrap().into_parts().0)
                 .map_err(|error| error.status().as_u16())
         };
         for host in ["localhost:8080", "127.0.0.1", "[::1]:8080", "LOCALHOST"] {
@@ -271,27 +246,45 @@ mod tests {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"] {
             assert_eq!(check(true, &[here, ("content-type", kind)]), Err(415), "{kind}");
         }
+        for (site, wanted) in [("cross-site", Err(403)), ("same-site", Err(403)), ("same-origin", Ok(()))] {
+            assert_eq!(check(true, &[here, ("sec-fetch-site", site)]), wanted, "{site}");
+        }
+    }
+
+    #[test]
+    fn a_grpc_call_says_that_it_is_one_and_comes_from_no_page() {
+        let check = |headers: &[(&str, &str)]| {
+            let uri = "http://localhost:8081/inference.GRPCInferenceService/RepositoryModelUnload";
+            let request =
+                headers.iter().fold(http::Request::post(uri), |all, (name, value)| all.header(*name, *value));
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            check_page(true, Speech::Grpc, &parts).map_err(|error| error.status().as_u16())
+        };
+        assert_eq!(check(&[("content-type", "application/grpc")]), Ok(()));
+        assert_eq!(check(&[("content-type", "application/grpc+proto")]), Ok(()));
+        for kind in ["text/plain", "application/grpc-web", "application/json"] {
+            assert_eq!(check(&[("content-type", kind)]), Err(415), "{kind}");
+        }
+        assert_eq!(check(&[]), Err(415));
+        let foreign = [("content-type", "application/grpc"), ("origin", "http://evil.example")];
+        assert_eq!(check(&foreign), Err(403));
     }
 
     #[test]
     fn an_open_address_needs_a_decision() {
         let (here, open) = ("127.0.0.1:1".parse().unwrap(), "0.0.0.0:1".parse().unwrap());
-        let tokens = Access::Tokens(vec!["0123456789abcdef".to_owned()]);
+        let tokens = Access::tokens(vec!["0123456789abcdef".to_owned()]);
         assert!(check_address(here, &Access::Everybody, false).is_ok());
         assert!(check_address(open, &tokens, false).is_ok());
         assert!(check_address(open, &Access::Everybody, true).is_ok());
         let refused = check_address(open, &Access::Everybody, false).unwrap_err();
         assert!(refused.to_string().contains("--no-auth"), "{refused}");
-    }
-
-    #[test]
-    fn a_token_file_needs_long_tokens() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# ours\n\n0123456789abcdef\n").unwrap();
-        assert!(matches!(Access::from_file(file.path()), Ok(Access::Tokens(tokens)) if tokens.len() == 1));
-        std::fs::write(file.path(), "short\n").unwrap();
-        assert!(Access::from_file(file.path()).unwrap_err().to_string().contains("line 1"));
-        std::fs::write(file.path(), "# none\n").unwrap();
-        assert!(Access::from_file(file.path()).unwrap_err().to_string().contains("no token"));
+        assert!(check_control(here, &Access::Everybody, false).is_ok());
+        assert!(
+            check_control(open, &tokens, false).is_ok()
+                && check_control(open, &Access::Everybody, true).is_ok()
+        );
+        let refused = check_control(open, &Access::Everybody, false).unwrap_err();
+        assert!(refused.to_string().contains("--token-file"), "{refused}");
     }
 }

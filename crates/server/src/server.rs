@@ -1,33 +1,26 @@
 //! A running server: listeners, scoring threads, and the thread that follows the source.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::Ordering,
-        mpsc::{RecvTimeoutError, SyncSender, sync_channel},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use rustls::ServerConfig;
 use thiserror::Error;
 use tokio::{
     net::TcpListener,
     runtime::Runtime,
-    sync::{Semaphore, watch},
+    signal::unix::{SignalKind, signal},
+    sync::watch,
     task::JoinHandle as Task,
 };
 
 use crate::{
-    background,
+    budget::Budget,
+    clock,
     engine::{Engine, ScoringThreads},
+    follower::Follower,
     grpc,
     journal::Journal,
     listener::{Door, Speaker},
-    models::Followed,
+    places::{Patience, Places},
     rest,
     security::Access,
     traces::Traces,
@@ -50,6 +43,10 @@ pub struct ServerOptions {
     pub network_threads: usize,
     /// Connections that may be open on each address.
     pub connections_max: u32,
+    /// Bytes that all requests together may take: their bodies, what they expand to, and their answers.
+    pub request_bytes_max: u64,
+    /// How long clients may take.
+    pub patience: Patience,
     /// How often the source is asked for a newer version.
     pub poll: Duration,
     /// How long requests that are under way may take when the server ends.
@@ -97,7 +94,7 @@ pub struct Server {
     engine: Arc<Engine>,
     runtime: Runtime,
     doors: Vec<Task<()>>,
-    draining: watch::Sender<bool>,
+    closing: watch::Sender<bool>,
     scoring: ScoringThreads,
     follower: Follower,
     drain_max: Duration,
@@ -105,6 +102,15 @@ pub struct Server {
     pub http: SocketAddr,
     /// Where gRPC answers.
     pub grpc: Option<SocketAddr>,
+}
+
+/// How a process is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// By somebody at a terminal, who waits.
+    Interrupt,
+    /// By whatever runs it.
+    Terminate,
 }
 
 impl TraceOptions {
@@ -139,14 +145,15 @@ impl Server {
             let _inside = runtime.enter();
             let _ = engine.listeners.traces.set(wanted.start()?);
         }
-        let (draining, drains) = watch::channel(false);
+        let (closing, closes) = watch::channel(false);
         let door = Door {
             engine: Arc::clone(&engine),
-            access: Arc::new(options.access.clone()),
+            access: options.access.clone(),
             tls: options.tls.clone(),
-            connections: Arc::new(Semaphore::new(options.connections_max as usize)),
-            connections_max: options.connections_max,
-            draining: drains,
+            places: Places::new(options.connections_max as usize),
+            budget: Budget::new(options.request_bytes_max),
+            patience: options.patience,
+            closing: closes,
             local: options.http.ip().is_loopback(),
         };
         let listen = |address: SocketAddr| {
@@ -162,16 +169,16 @@ impl Server {
         let grpc = grpc.map(|(address, listener)| {
             let speaker = Speaker::Grpc(grpc::service(Arc::clone(&engine)));
             // Places of its own: a crowd here must not keep anybody from asking for health there.
-            let connections = Arc::new(Semaphore::new(options.connections_max as usize));
-            let door = Door { connections, local: address.ip().is_loopback(), ..door.clone() };
+            let places = Places::new(options.connections_max as usize);
+            let door = Door { places, local: address.ip().is_loopback(), ..door.clone() };
             doors.push(runtime.spawn(door.serve(listener, speaker)));
             address
         });
         runtime.spawn(crate::dashboard::watch(Arc::clone(&engine)));
         let scoring = ScoringThreads::start(&engine, options.scoring_threads)?;
-        let follower = Follower::start(&engine, options.poll, journal)?;
+        let follower = Follower::start(&engine, options.poll, options.access.clone(), journal)?;
         let drain_max = options.drain_max;
-        Ok(Server { engine, runtime, doors, draining, scoring, follower, drain_max, http, grpc })
+        Ok(Server { engine, runtime, doors, closing, scoring, follower, drain_max, http, grpc })
     }
 
     /// What it serves.
@@ -183,28 +190,47 @@ impl Server {
     ///
     /// # Errors
     /// When signals cannot be heard.
-    pub fn wait_for_signal(&self) -> io::Result<()> {
+    pub fn wait_for_signal(&self) -> io::Result<Told> {
         self.runtime.block_on(async {
-            let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+            let mut terminate = signal(SignalKind::terminate())?;
             tokio::select! {
-                done = tokio::signal::ctrl_c() => done,
-                _ = terminate.recv() => Ok(()),
+                done = tokio::signal::ctrl_c() => done.map(|()| Told::Interrupt),
+                _ = terminate.recv() => Ok(Told::Terminate),
             }
         })
     }
 
-    /// Ends in order: no new requests, those under way are answered, then threads end. True when every connection
-    /// ended by itself within the time.
+    /// Says that it will end, and answers on: health is not ready from now on, so that whoever spreads requests over
+    /// servers sends them elsewhere. Returns after this time, or as soon as it is told to end once more.
+    ///
+    /// # Errors
+    /// When signals cannot be heard.
+    pub fn announce_end(&self, time: Duration) -> io::Result<()> {
+        self.engine.announce_end();
+        let told = async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            tokio::select! {
+                done = tokio::signal::ctrl_c() => done,
+                _ = terminate.recv() => Ok(()),
+            }
+        };
+        self.runtime.block_on(async { tokio::time::timeout(time, told).await.unwrap_or(Ok(())) })
+    }
+
+    /// Ends in order: new requests are turned away in words, those under way are answered, then addresses are closed and
+    /// threads end. True when every connection ended by itself within the time.
     pub fn stop(self) -> bool {
         self.engine.drain();
-        let _ = self.draining.send(true);
+        let end = clock::timer_now() + self.drain_max;
+        let answered = self.engine.all_answered();
+        let _ = self.runtime.block_on(async { tokio::time::timeout_at(end, answered).await });
+        let _ = self.closing.send(true);
         let all = async {
             for door in self.doors {
                 let _ = door.await;
             }
         };
-        let in_time =
-            self.runtime.block_on(async { tokio::time::timeout(self.drain_max, all).await.is_ok() });
+        let in_time = self.runtime.block_on(async { tokio::time::timeout_at(end, all).await.is_ok() });
         self.follower.finish();
         self.scoring.finish();
         if let Some(traces) = self.engine.listeners.traces.get() {
@@ -212,57 +238,5 @@ impl Server {
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         in_time
-    }
-}
-
-/// The thread that asks the source for newer versions, loads them and frees older ones. It gives way to requests.
-#[derive(Debug)]
-struct Follower {
-    stop: SyncSender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl Follower {
-    fn start(engine: &Arc<Engine>, poll: Duration, journal: Journal) -> io::Result<Follower> {
-        let (stop, stopped) = sync_channel(1);
-        let engine = Arc::clone(engine);
-        let thread = background::spawn("follow", move || {
-            loop {
-                follow_once(&engine, &journal);
-                if stopped.recv_timeout(poll) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
-            }
-        })?;
-        Ok(Follower { stop, thread })
-    }
-
-    fn finish(self) {
-        let _ = self.stop.try_send(());
-        let _ = self.thread.join();
-    }
-}
-
-/// Brings the models up to what the source has, and says what changed.
-pub fn follow_once(engine: &Engine, journal: &Journal) {
-    let followed = match engine.models.follow() {
-        Ok(followed) => followed,
-        Err(error) => {
-            journal.say("source", &[("problem", &error.to_string())]);
-            return;
-        }
-    };
-    for change in followed {
-        match change {
-            Followed::Swapped(loaded) => {
-                engine.metrics.swaps.fetch_add(1, Ordering::Relaxed);
-                let model = &loaded.snapshot.version().model;
-                journal.say("serving", &[("model", model), ("version", &loaded.version)]);
-            }
-            Followed::Failed { model, problem } => {
-                engine.metrics.load_failures.fetch_add(1, Ordering::Relaxed);
-                journal.say("load failed", &[("model", &model), ("problem", &problem)]);
-            }
-        }
     }
 }

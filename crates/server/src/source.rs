@@ -25,6 +25,14 @@ pub enum SourceError {
     /// The registry cannot be read.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// A mistake of ours while it was read.
+    #[error("model `{model}`: an internal error while it was read: {problem}")]
+    Panicked {
+        /// The model.
+        model: String,
+        /// What was said.
+        problem: String,
+    },
     /// Nothing was published yet.
     #[error("model `{model}`: there is nothing to serve in {} yet", path.display())]
     Empty {
@@ -49,12 +57,19 @@ pub trait Source: Send + Sync {
     /// When the source cannot be read, or has no version of it yet.
     fn current(&self, model: &str) -> Result<u64, SourceError>;
 
-    /// Opens the version that ought to be served; its number is what [`Source::current`] says at that moment.
-    /// What the snapshot in service has in common with it need not be read again.
+    /// Versions before this one that are still there, newest first.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    fn before(&self, _model: &str, _number: u64) -> Result<Vec<u64>, SourceError> {
+        Ok(Vec::new())
+    }
+
+    /// Opens a version. What the snapshot in service has in common with it need not be read again.
     ///
     /// # Errors
     /// When it is not there or damaged.
-    fn open(&self, model: &str, present: Option<&Snapshot>) -> Result<Opened, SourceError>;
+    fn open(&self, model: &str, number: u64, present: Option<&Snapshot>) -> Result<Opened, SourceError>;
 }
 
 /// A snapshot, and what its publisher noted about it.
@@ -95,8 +110,12 @@ impl Source for Published {
         self.registry.current(model)?.ok_or_else(empty)
     }
 
-    fn open(&self, model: &str, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
-        let number = self.current(model)?;
+    fn before(&self, model: &str, number: u64) -> Result<Vec<u64>, SourceError> {
+        let versions = self.registry.versions(model)?;
+        Ok(versions.into_iter().rev().filter(|&version| version < number).collect())
+    }
+
+    fn open(&self, model: &str, number: u64, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
         let snapshot = Snapshot::of_registry(&self.registry, model, number, present, &self.options)?;
         let release = self.registry.release(model, number)?;
         Ok(Opened { snapshot, published_ms: Some(release.published_ms), judged: release.judged })
@@ -113,17 +132,17 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The checkpoint to serve, and its step.
-    fn newest(&self, model: &str) -> Result<(u64, PathBuf), SourceError> {
+    /// Checkpoints of a model by their steps, oldest first; at least one.
+    fn all(&self, model: &str) -> Result<Vec<(u64, PathBuf)>, SourceError> {
         let missing = |path: &Path| SourceError::Empty { model: model.to_owned(), path: path.to_owned() };
         let path = self.directories.get(model).ok_or_else(|| missing(Path::new("any --model")))?;
         if path.join("manifest.json").exists() {
             let step = checkpoint::Checkpoint::open(path)?.manifest().step;
-            return Ok((step, path.clone()));
+            return Ok(vec![(step, path.clone())]);
         }
         let below = path.join("checkpoints");
-        let mut all = checkpoint::list(if below.is_dir() { &below } else { path })?;
-        all.pop().ok_or_else(|| missing(path))
+        let all = checkpoint::list(if below.is_dir() { &below } else { path })?;
+        if all.is_empty() { Err(missing(path)) } else { Ok(all) }
     }
 }
 
@@ -133,11 +152,18 @@ impl Source for Checkpoints {
     }
 
     fn current(&self, model: &str) -> Result<u64, SourceError> {
-        Ok(self.newest(model)?.0)
+        Ok(self.all(model)?.last().map_or(0, |(step, _)| *step))
     }
 
-    fn open(&self, model: &str, _: Option<&Snapshot>) -> Result<Opened, SourceError> {
-        let (_, path) = self.newest(model)?;
+    fn before(&self, model: &str, number: u64) -> Result<Vec<u64>, SourceError> {
+        let steps = self.all(model)?.into_iter().rev().map(|(step, _)| step);
+        Ok(steps.filter(|&step| step < number).collect())
+    }
+
+    fn open(&self, model: &str, number: u64, _: Option<&Snapshot>) -> Result<Opened, SourceError> {
+        let found = self.all(model)?.into_iter().find(|(step, _)| *step == number);
+        let gone = || SourceError::Empty { model: model.to_owned(), path: format!("step {number}").into() };
+        let (_, path) = found.ok_or_else(gone)?;
         Ok(Snapshot::open(&path, model, &self.options)?.into())
     }
 }

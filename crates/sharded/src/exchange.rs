@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::{
     chunks::Chunks,
     gradients::{self, Gradients},
-    ids::{self, Ids},
+    ids::{self, Failed, Ids},
     route::Route,
     update::{Owned, Scratch},
     vectors::{self, Loaned, Wire},
@@ -141,11 +141,25 @@ impl Exchange {
         comm: &'c dyn Communicator,
         batch: Result<(&Bags, usize), String>,
     ) -> Result<Pending<'c>, ShardedError> {
+        self.start_ids_or_failure(
+            comm,
+            batch.map_err(|words| Failed { rank: comm.number(comm.rank()), words }),
+        )
+    }
+
+    /// As [`Exchange::start_ids`], where the failure may be another rank's.
+    pub(crate) fn start_ids_or_failure<'c>(
+        &mut self,
+        comm: &'c dyn Communicator,
+        batch: Result<(&Bags, usize), Failed>,
+    ) -> Result<Pending<'c>, ShardedError> {
         let mut messages = take(&mut self.next.received);
-        let written = batch
-            .and_then(|batch| self.next.write(&self.route, &self.chunks, batch, self.rank, &mut messages));
-        if let Err(words) = written {
-            ids::write_failure(&mut messages, &words);
+        let written = batch.and_then(|batch| {
+            let written = self.next.write(&self.route, &self.chunks, batch, self.rank, &mut messages);
+            written.map_err(|words| Failed { rank: comm.number(comm.rank()), words })
+        });
+        if let Err(failed) = written {
+            ids::write_failure(&mut messages, &failed);
         }
         Ok(comm.start_all_to_all(messages)?)
     }
@@ -156,7 +170,7 @@ impl Exchange {
     /// When a rank has failed or left; on all ranks.
     pub fn finish_ids(&mut self, pending: Pending<'_>) -> Result<(), ShardedError> {
         self.next.received = pending.wait()?;
-        ids::failure(&self.next.received)?;
+        ids::failure(&self.next.received).map_err(CommError::from)?;
         self.next_is_here = true;
         Ok(())
     }
@@ -203,7 +217,8 @@ impl Exchange {
             false => self.answer(shards, chunk, &mut messages),
         };
         if let Err(error) = answered {
-            ids::write_failure(&mut messages, &error.to_string());
+            let failed = Failed { rank: comm.number(comm.rank()), words: error.to_string() };
+            ids::write_failure(&mut messages, &failed);
         }
         Ok(comm.start_all_to_all(messages)?)
     }
@@ -250,7 +265,7 @@ impl Exchange {
         chunk: usize,
     ) -> Result<(), ShardedError> {
         let received = pending.wait()?;
-        ids::failure(&received)?;
+        ids::failure(&received).map_err(CommError::from)?;
         if self.is_alone() {
             self.messages[chunk] = received;
             return Ok(());

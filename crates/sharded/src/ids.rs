@@ -149,26 +149,36 @@ fn write_pooled(out: &mut Words<'_>, owner: &Owner, bags: &Bags, weighted: bool)
     }
 }
 
-/// Fills all messages with the words of a failure.
-pub(crate) fn write_failure(messages: &mut [Buffer], words: &str) {
+/// A rank that cannot go on, by its number among all, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Failed {
+    pub rank: usize,
+    pub words: String,
+}
+
+/// Fills all messages with a failure.
+pub(crate) fn write_failure(messages: &mut [Buffer], Failed { rank, words }: &Failed) {
     for message in messages {
-        message.resize((1 + words.len().div_ceil(4)) * 4);
-        message.values_mut::<u32>()[0] = FAILED;
-        let text = &mut message.bytes_mut()[4..];
+        message.resize((2 + words.len().div_ceil(4)) * 4);
+        message.values_mut::<u32>()[..2].copy_from_slice(&[FAILED, *rank as u32]);
+        let text = &mut message.bytes_mut()[8..];
         text.fill(b' ');
         text[..words.len()].copy_from_slice(words.as_bytes());
     }
 }
 
-/// The first failure, by rank, that came in place of ids or vectors.
-pub(crate) fn failure(received: &[Buffer]) -> Result<(), CommError> {
-    for (rank, message) in received.iter().enumerate() {
-        if message.len() >= 4 && message.bytes()[..4] == FAILED.to_ne_bytes() {
-            let message = String::from_utf8_lossy(&message.bytes()[4..]).trim_end().to_owned();
-            return Err(CommError::RankFailed { rank, message });
-        }
+/// The first failure, by place in the group, that came in place of ids or vectors.
+pub(crate) fn failure(received: &[Buffer]) -> Result<(), Failed> {
+    let is_failure = |message: &&Buffer| message.len() >= 8 && message.bytes()[..4] == FAILED.to_ne_bytes();
+    let Some(message) = received.iter().find(is_failure) else { return Ok(()) };
+    let words = String::from_utf8_lossy(&message.bytes()[8..]).trim_end().to_owned();
+    Err(Failed { rank: message.values::<u32>()[1] as usize, words })
+}
+
+impl From<Failed> for CommError {
+    fn from(Failed { rank, words }: Failed) -> CommError {
+        CommError::RankFailed { rank, message: words }
     }
-    Ok(())
 }
 
 /// What is left to write of a message.

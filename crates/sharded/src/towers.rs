@@ -31,7 +31,7 @@ mod lanes;
 
 use std::{mem::take, ops::Range};
 
-use campanile_comm::{Buffer, CommError, Communicator, Pending};
+use campanile_comm::{Buffer, Communicator, Pending};
 use campanile_kernels::{Isa, codec::Codec};
 use campanile_spec::{Bags, Grains, ModelSpec, Plan, Seating};
 use campanile_tables::{Table, UpdateReport, UpdateStep};
@@ -40,7 +40,7 @@ use self::lanes::{Lanes, above, side_by_side};
 use crate::{
     Exchange, Manner, ShardedError,
     chunks::Chunks,
-    ids::{failure, write_failure},
+    ids::{Failed, failure, write_failure},
 };
 
 /// One rank's part in the exchanges of towers.
@@ -172,7 +172,10 @@ impl TowerExchange {
                     bags::write(message, bags, features);
                 }
             }
-            Err(words) => write_failure(&mut messages, &words),
+            Err(words) => {
+                let rank = circles.peers.number(circles.peers.rank());
+                write_failure(&mut messages, &Failed { rank, words });
+            }
         }
         Ok(circles.peers.start_all_to_all(messages)?)
     }
@@ -187,14 +190,13 @@ impl TowerExchange {
         pending: Pending<'_>,
     ) -> Result<Pending<'c>, ShardedError> {
         self.id_messages = pending.wait()?;
-        let heard = failure(&self.id_messages).map_err(|error| self.peer_failure(error.into()).to_string());
-        let passed_on = heard.map(|()| {
+        let passed_on = failure(&self.id_messages).map(|()| {
             let features = self.seating.features[self.group].len();
             let ends: Vec<usize> = self.chunks.run_ends(self.next.global_count, self.member).collect();
             self.next.bags = bags::read(&self.id_messages, features, &ends, take(&mut self.next.bags));
             (&self.next.bags, self.next.global_count)
         });
-        self.inner.start_ids(&*circles.members, passed_on)
+        self.inner.start_ids_or_failure(&*circles.members, passed_on)
     }
 
     /// Waits for the ids of the next batch; [`TowerExchange::advance`] then makes it the one at work.
@@ -202,7 +204,7 @@ impl TowerExchange {
     /// # Errors
     /// When a rank has failed or left; on all ranks.
     pub fn finish_ids(&mut self, pending: Pending<'_>) -> Result<(), ShardedError> {
-        self.inner.finish_ids(pending).map_err(|error| self.member_failure(error))
+        self.inner.finish_ids(pending)
     }
 
     /// Whether the ids of the next batch have come.
@@ -217,15 +219,6 @@ impl TowerExchange {
     pub fn advance(&mut self) {
         self.inner.advance();
         std::mem::swap(&mut self.current, &mut self.next);
-    }
-
-    /// A failure with the number that its rank has among all.
-    fn peer_failure(&self, error: ShardedError) -> ShardedError {
-        named(error, |peer| peer * self.seating.members + self.member)
-    }
-
-    fn member_failure(&self, error: ShardedError) -> ShardedError {
-        named(error, |member| self.group * self.seating.members + member)
     }
 
     /// A part of a peer's samples, among those of all peers.
@@ -252,8 +245,7 @@ impl TowerExchange {
     /// # Errors
     /// When a rank has left.
     pub fn finish_pooled(&mut self, pending: Pending<'_>, part: usize) -> Result<(), ShardedError> {
-        let outcome = self.inner.finish_vectors(pending, &[], &self.current.bags, part);
-        outcome.map_err(|error| self.member_failure(error))
+        self.inner.finish_vectors(pending, &[], &self.current.bags, part)
     }
 
     /// Floats of this group's vectors of a sample, as the module gets them and as it hands them on.
@@ -424,15 +416,4 @@ impl Ways {
         let lanes = |codec| Lanes::new(vectors, row_width, (codec, isa));
         Ways { forward: lanes(forward), backward: lanes(backward), width: row_width }
     }
-}
-
-/// The failure of a rank, by its number among all ranks: the words have it already if they were passed on.
-fn named(error: ShardedError, number: impl Fn(usize) -> usize) -> ShardedError {
-    let ShardedError::Comm(CommError::RankFailed { rank, message }) = error else { return error };
-    let passed_on = message.strip_prefix("rank ").and_then(|rest| rest.split_once(": "));
-    let named = match passed_on.and_then(|(rank, words)| Some((rank.parse().ok()?, words.to_owned()))) {
-        Some((rank, message)) => CommError::RankFailed { rank, message },
-        None => CommError::RankFailed { rank: number(rank), message },
-    };
-    named.into()
 }

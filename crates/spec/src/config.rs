@@ -25,6 +25,7 @@ use crate::{
     optimizer::{DenseOptimizer, LearningRate, SparseOptimizer},
 };
 
+mod changes;
 mod check;
 pub(crate) mod effective;
 pub(crate) mod error;
@@ -33,6 +34,7 @@ mod layers;
 mod nearest;
 mod preset;
 mod raw;
+mod recheck;
 mod reference;
 pub(crate) mod value;
 
@@ -195,7 +197,8 @@ section! {
     pub struct Evaluate {
         /// Evaluate on the validation split every so many steps; 0 means only at the end.
         pub every_steps: u64 = 0,
-        /// At most this many samples each time; 0 means all. The final evaluation always takes all.
+        /// At most this many samples each time, evenly spread over the split; 0 means all. The final evaluation always
+        /// takes all.
         pub samples_max: u64 = 0,
         /// Steps of the window over which the windowed metrics run.
         pub window_steps: u64 = 100,
@@ -253,8 +256,9 @@ section! {
         pub keep: usize = 5,
         /// Publish only rows that changed, where that is less than half of all.
         pub deltas: bool = true,
-        /// Validation rows that the gate looks at; 0 means no gate. Without a validation split there is none. On a stream the
-        /// gate looks at so many examples that came after the checkpoint, at most those between two checkpoints.
+        /// Validation rows that the gate looks at, evenly spread over the split; 0 means no gate. Without a validation split
+        /// there is none. On a stream the gate looks at so many examples that came after the checkpoint, at most those between
+        /// two checkpoints.
         pub gate_rows: u64 = 100_000,
         /// NE may be above the current version's by this much.
         pub ne_margin: f64 = 0.002,

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{config::keys::choice, world::WorldSpec};
+use crate::{
+    config::keys::{choice, words},
+    moment::{Moment, TimeUnit},
+    world::WorldSpec,
+};
 
 /// Everything about the input that changes results. Paths are not here: they stand in `process`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,9 +39,20 @@ pub enum SourceSpec {
     Csv {
         /// Field separator, one ASCII character.
         delimiter: char,
+        /// Whether a cell may stand in quotes; otherwise a quote is a character like others.
+        #[serde(default = "yes", skip_serializing_if = "is_true")]
+        quotes: bool,
     },
     /// Parquet.
     Parquet,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Columns by role.
@@ -53,6 +68,9 @@ pub struct Columns {
     pub sample_weight: Option<String>,
     /// Event time: an integer.
     pub time: Option<String>,
+    /// What the time counts; Parquet timestamps are converted to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_unit: Option<TimeUnit>,
     /// Group for GAUC; any value, hashed.
     pub group: Option<String>,
     /// Segment for calibration by segment; any value, numbered in order of appearance, at most 4096.
@@ -60,9 +78,25 @@ pub struct Columns {
     /// Seconds from the newest sample that the teacher was trained on to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teacher_delay: Option<String>,
+    /// Text that stands for a missing value, in any column.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_values: Vec<String>,
+    /// Columns that a file may be without: all their values are missing there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub optional: Vec<String>,
 }
 
 impl Columns {
+    /// The names of all columns that are read, by role; one may stand there several times.
+    pub fn names(&self) -> Vec<&str> {
+        let labels = self.labels.iter().flat_map(|label| [Some(&label.name), label.teacher.as_ref()]);
+        let sparse = self.sparse.iter().flat_map(|column| [Some(&column.name), column.weights.as_ref()]);
+        let others = [&self.sample_weight, &self.time, &self.group, &self.segment, &self.teacher_delay];
+        let dense = self.dense.iter().map(|column| Some(&column.name));
+        let all = labels.chain(dense).chain(sparse).chain(others.map(Option::as_ref));
+        all.flatten().map(String::as_str).collect()
+    }
+
     /// Criteo's columns in the order of the file, with the usual transforms: `label`, `I1` to `I13`, `C1` to `C26`.
     /// The job says how many rows the tables have.
     pub fn criteo() -> Columns {
@@ -75,6 +109,7 @@ impl Columns {
             name: format!("C{number}"),
             shape: BagShape::One,
             bag_max: 1,
+            keep: Keep::First,
             map: IdMap::Hash { salt: 0 },
             row_count: 0,
             weights: None,
@@ -136,8 +171,11 @@ pub struct SparseColumn {
     pub name: String,
     /// One id or several.
     pub shape: BagShape,
-    /// At most this many ids of a bag are kept, the first ones.
+    /// At most this many ids of a bag are kept.
     pub bag_max: usize,
+    /// Which ones.
+    #[serde(default = "Keep::usual", skip_serializing_if = "Keep::is_first")]
+    pub keep: Keep,
     /// How an id becomes a row.
     pub map: IdMap,
     /// Rows of the feature's table, for maps that need it.
@@ -145,6 +183,9 @@ pub struct SparseColumn {
     /// A column of per-id weights with the same lengths, for weighted pooling.
     pub weights: Option<String>,
 }
+
+/// What stands between the ids of a text cell when the job does not say.
+pub const SEPARATOR: char = '|';
 
 /// How many ids a cell holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,9 +195,30 @@ pub enum BagShape {
     One,
     /// Several: a Parquet list, or text cut at the separator.
     List {
-        /// One ASCII character; for text only.
+        /// One ASCII character; for cells of text, not for lists of Parquet files.
         separator: char,
     },
+}
+
+words! {
+    /// Which ids of a list are kept where it has more than `bag_max`.
+    pub enum Keep {
+        /// The first ones.
+        First,
+        /// The last ones: the newest of a history that grows at its end.
+        Last,
+    }
+}
+
+impl Keep {
+    fn usual() -> Keep {
+        Keep::First
+    }
+
+    /// Whether they are the first ones.
+    pub fn is_first(&self) -> bool {
+        *self == Keep::First
+    }
 }
 
 choice! {
@@ -208,12 +270,13 @@ choice! {
             /// Share of rows for the test, at the end.
             test: f64 = 0.0,
         },
-        /// Rows at or after a time.
+        /// Rows at or after a time: a number as in the time column, or a date with its zone, for which
+        /// `time_unit` says what the column counts.
         ByTime {
             /// First time of validation.
-            valid_from: i64,
+            valid_from: Moment,
             /// First time of the test.
-            test_from: i64,
+            test_from: Moment,
         },
         /// By hash of a column, so that a user is in one split only.
         ByHash {

@@ -18,6 +18,7 @@
 use crate::{
     Batch,
     config::keys::{defaults, section, words},
+    elementary::{exp2, ln_1p},
     model::{Heads, ModelSpec, NetworkSpec, Precision, TaskSpec},
     optimizer::DenseOptimizer,
     towers::Towers,
@@ -123,7 +124,7 @@ impl Distil {
     /// What is left of a teacher's weight at an age in seconds; all of it where the age is unknown.
     pub fn fading(&self, delay: f32) -> f64 {
         if self.fade_seconds > 0.0 && delay > 0.0 {
-            (-f64::from(delay) / f64::from(self.fade_seconds)).exp2()
+            exp2(-f64::from(delay) / f64::from(self.fade_seconds))
         } else {
             1.0
         }
@@ -150,7 +151,7 @@ impl AdapterSpec {
         inputs.fill(0.0);
         inputs[0] = word.logit;
         if self.freshness && word.delay > 0.0 {
-            inputs[1] = (f64::from(word.delay) / 60.0).ln_1p() as f32;
+            inputs[1] = ln_1p(f64::from(word.delay) / 60.0) as f32;
         }
         let first = inputs.len() - self.segments;
         if (word.segment as usize) < self.segments {

@@ -1,11 +1,15 @@
 //! How weights move: optimizers and learning-rate schedules, with their formulas.
 //!
 //! `g` is the gradient of the mean loss over the global batch, merged over duplicates of a row, with
-//! `g += l2 * w` first. All formulas are applied exactly once per row and step. `t` counts steps from 1.
+//! `g += l2 * w` first. All formulas are applied exactly once per row and step. `t` counts steps from 1. State whose
+//! magnitude is below the smallest normal number, 2^-126, is kept as zero.
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::keys::choice;
+use crate::{
+    config::keys::choice,
+    elementary::{cos_of_half_turn, power as power_of},
+};
 
 choice! {
     /// How a table's rows move. The state kept per row follows from the choice.
@@ -46,9 +50,11 @@ choice! {
             /// Added to the root.
             epsilon: f32 = 1e-8,
         },
-        /// FTRL-proximal with `alpha = lr`: `sigma = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - sigma*w; n += g*g;`
-        /// `w = 0 where |z| <= l1, else -(z - sign(z)*l1) / ((beta + sqrt(n)) / lr + l2)`. Two floats per element.
-        /// Its own `l2` is proximal; the general `l2` must be 0.
+        /// FTRL-proximal with `alpha = lr`, whose rate may change: `z = -(sign(w)*l1 + l2*w) where n = 0; n += g*g;`
+        /// `d = (beta + sqrt(n)) / lr; u = z + g - d*w; w = 0 where |u| <= l1, else -(u - sign(u)*l1) / (d + l2);`
+        /// `z = u + d*w`. Two floats per element. `u` is the `z` of the literature. What is kept is free of the rate, so
+        /// a rate that changes moves no weight by itself, and a first value stays until gradients move it. Its own
+        /// `l2` is proximal; the general `l2` must be 0.
         Ftrl {
             /// Smooths the first steps.
             beta: f32 = 1.0,
@@ -168,12 +174,12 @@ impl LearningRate {
         let factor = match self.schedule {
             Schedule::Constant => 1.0,
             Schedule::WarmupPolynomial { warmup_steps, decay_start, decay_steps, power, end_factor } => {
-                let left = (1.0 - share(decay_start, decay_steps)).powf(f64::from(power));
+                let left = power_of(1.0 - share(decay_start, decay_steps), f64::from(power));
                 warm(warmup_steps) * (f64::from(end_factor) + (1.0 - f64::from(end_factor)) * left)
             }
             Schedule::Cosine { warmup_steps, total_steps, end_factor } => {
                 let done = share(warmup_steps, total_steps.saturating_sub(warmup_steps));
-                let left = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
+                let left = 0.5 * (1.0 + cos_of_half_turn(done));
                 warm(warmup_steps) * (f64::from(end_factor) + (1.0 - f64::from(end_factor)) * left)
             }
         };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::keys::{defaults, section, words},
-    data::{BagShape, Columns, DenseColumn, IdMap, LabelColumn, SparseColumn},
+    data::{BagShape, Columns, DenseColumn, IdMap, Keep, LabelColumn, SparseColumn},
 };
 
 /// The most sparse features of a world.
@@ -274,6 +274,7 @@ impl WorldSpec {
                 BagShape::List { separator: ' ' }
             },
             bag_max: self.bag_max.at(feature) as usize,
+            keep: Keep::First,
             map: IdMap::Direct,
             row_count: self.vocabulary.at(feature),
             weights: None,
@@ -291,11 +292,11 @@ impl WorldSpec {
                 .collect(),
             dense: (0..self.dense_seen(view)).map(dense).collect(),
             sparse: self.sparse_seen(view).into_iter().map(sparse).collect(),
-            sample_weight: None,
+
             time: Some("time".into()),
             group: Some("user".into()),
             segment: Some("domain".into()),
-            teacher_delay: None,
+            ..Columns::default()
         }
     }
 }

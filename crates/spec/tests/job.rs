@@ -3,7 +3,7 @@
 use campanile_spec::{
     NetworkSpec, RowInit, TableId,
     config::Job,
-    data::{DenseTransform, IdMap, SourceSpec},
+    data::{BagShape, DenseTransform, IdMap, Keep, SourceSpec, SplitSpec},
     world::WorldSpec,
 };
 use expect_test::expect;
@@ -65,6 +65,42 @@ fn logistic_regression_has_one_weight_per_row() {
     let job = job(&format!("{CRITEO}[run.model]\nkind = \"logistic_regression\""));
     assert_eq!(job.run.model.network, NetworkSpec::LogisticRegression);
     assert!(job.run.model.tables.iter().all(|table| table.dim == 1 && table.init == RowInit::Zeros));
+}
+
+#[test]
+fn two_tasks_need_no_word_on_the_width_of_rows() {
+    for (kind, dim) in [("logistic_regression", 2), ("factorization_machine", 16)] {
+        let text = SHARED.replace("kind = \"dcn\"\ndeep = [8]", &format!("kind = \"{kind}\""));
+        let text = text.replace("weight = 2", "weight = 2\n[[run.data.label]]\nname = \"sale\"");
+        assert!(job(&text).run.model.tables.iter().all(|table| table.dim == dim), "{kind}");
+    }
+}
+
+#[test]
+fn dates_words_for_missing_values_and_other_keys_of_own_data_read_back() {
+    let keys = "kind = \"csv\"\nquotes = false\nmissing_values = [\"NA\", \"\\\\N\"]\noptional = [\"age\"]\n\
+                time = \"at\"\ntime_unit = \"seconds\"\n\
+                split = { kind = \"by_time\", valid_from = 2026-11-18T00:00:00+01:00, test_from = \"2026-11-19T00:00:00Z\" }";
+    let text = SHARED.replace("kind = \"parquet\"", keys);
+    let text = text.replace("list = true", "list = true\nkeep = \"last\"\nseparator = \";\"");
+    let job = job(&text);
+    let columns = &job.run.data.columns;
+    assert_eq!(job.run.data.source, SourceSpec::Csv { delimiter: ',', quotes: false });
+    assert_eq!((columns.missing_values.join(" "), &*columns.optional[0]), ("NA \\N".to_owned(), "age"));
+    assert_eq!((columns.sparse[0].keep, columns.sparse[1].keep), (Keep::Last, Keep::First));
+    let SplitSpec::ByTime { valid_from, test_from } = &job.run.data.split else { panic!("by time") };
+    assert_eq!(
+        [valid_from, test_from].map(|moment| moment.count(columns.time_unit)),
+        [Some(1_794_956_400), Some(1_795_046_400)]
+    );
+    let text = job.effective_toml();
+    assert!(text.contains("valid_from = \"2026-11-17T23:00:00Z\""), "{text}");
+    assert_eq!(Job::parse(&text).as_ref(), Ok(&job));
+    // A text cell of Parquet files is cut, too.
+    let parquet = SHARED.replace("list = true", "list = true\nseparator = \" \"");
+    let job = Job::parse(&format!("{parquet}{REST}")).unwrap();
+    assert_eq!(job.run.data.columns.sparse[0].shape, BagShape::List { separator: ' ' });
+    assert_eq!(Job::parse(&job.effective_toml()).as_ref(), Ok(&job));
 }
 
 const SHARED: &str = "
@@ -346,4 +382,13 @@ fn a_teacher_has_the_inputs_that_students_lack() {
     assert_eq!(columns(""), (14, 6));
     assert_eq!(columns("view = \"student\""), (14, 6));
     assert_eq!(columns("view = \"teacher\""), (16, 8));
+}
+
+/// What is read back from a checkpoint must be what a run began with, however large its batches.
+#[test]
+fn the_largest_batch_has_grains_that_a_job_file_can_say() {
+    let text = CRITEO.replace("[run.data]", "[run]\nbatch_size = 16_777_216\n[run.data]");
+    let job = job(&format!("{text}[run.model]\nkind = \"dlrm\"\nbottom = [16]\ntop = [16]"));
+    assert_eq!(job.run.grain_count, 1 << 16);
+    assert_eq!(Job::parse(&job.effective_toml()), Ok(job));
 }

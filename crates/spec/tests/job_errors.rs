@@ -239,6 +239,8 @@ fn wrong_types_and_words() {
 fn numbers_that_cannot_work() {
     let cases = [
         ("batch_size = 64", "batch_size = 0"),
+        ("batch_size = 64", "batch_size = 68_719_476_736"),
+        ("batch_size = 64", "batch_size = 4_611_686_018_427_387_904"),
         ("batch_size = 64", "batch_size = 64\ngrains = 12"),
         ("batch_size = 64", "batch_size = 64\nepochs = 0"),
         ("rows = 500", "rows = 0"),
@@ -263,7 +265,9 @@ fn numbers_that_cannot_work() {
     check(
         &cases,
         expect![[r#"
-            `batch_size` in [run] at line 3, column 14 is 0: it must be at least 1
+            `batch_size` in [run] at line 3, column 14 is 0: it must be from 1 to 16777216
+            `batch_size` in [run] at line 3, column 14 is 68719476736: it must be from 1 to 16777216
+            `batch_size` in [run] at line 3, column 14 is 4611686018427387904: it must be from 1 to 16777216
             `grains` in [run] at line 4, column 10 is 12: it must be a power of two up to 65536; leave it out for 4
             `epochs` in [run] at line 4, column 10 is 0: it must be at least 1
             `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 0: it must be from 1 to 4294967295
@@ -316,28 +320,28 @@ fn keys_that_do_not_fit_together() {
     check(
         &cases,
         expect![[r#"
-        `name` in [[run.data.sparse]] number 2 at line 20, column 8 is "user": number 1 of the list has this name already; names must differ
-        `name` in [[run.data.sparse]] number 2 at line 20, column 8 is "click": this column is a label, and a model that sees it learns nothing else; take it out
-        `table` in [[run.data.sparse]] number 2 at line 21, column 9 is "usr": there is no such [[run.table]], and no feature of this name; did you mean `user`?
-        `rows` in [[run.data.sparse]] number 2 at line 22, column 8 is 500: table `user` has 1000 rows elsewhere; say it once
-        `name` in [[run.table]] number 1 at line 27, column 8 is "itme": no feature has its rows in this table; did you mean `item`?
-        `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 500: table `item` has 20 rows elsewhere; say it once
-        `boundaries` in `map` of [[run.data.sparse]] number 2 at line 21, column 42 is [1.0, 3.0, 2.0]: it must rise, but 2 follows 3
-        `rows` in [[run.data.sparse]] number 2 at line 22, column 8 is 2: the features of table `item` name 4 rows
-        `table` in [[run.data.sparse]] number 2 at line 23, column 9 is shared: `user` has rows in the same table, and a vocabulary numbers the ids of one column only; use "hash" for both
-        `weights` in [[run.data.sparse]] number 2 at line 22, column 11 is "w": weights need pooling = "weighted"
-        missing key `weights` in [[run.data.sparse]] number 2 at line 19, column 1: pooling = "weighted" needs the column with the weights
-        `separator` in [[run.data.sparse]] number 2 at line 22, column 13 is ";": it has a meaning for kind = "csv" with list = true only; leave it out
-        `bag_max` in [[run.data.sparse]] number 2 at line 22, column 11 is 5: a cell holds one id unless list = true
-        `delimiter` in [run.data] at line 7, column 13 is ";": it has a meaning for kind = "csv" only; leave it out
-        `world` in [run.data] at line 7, column 1 is given: it has a meaning for kind = "synthetic" only; leave it out
-        `valid` in [run.data.split] at line 7, column 36 is 0.6: with test = 0.5 it leaves no rows to train on; both together must be below 1
-        `kind` in [run.data.split] at line 7, column 18 is "by_time": it needs a time column; set run.data.time
-        no error
-        `dim` in [run.tables] at line 24, column 7 is 8: "logistic_regression" has one weight per row; leave it out
-        `dim` in [[run.table]] number 1 at line 30, column 7 is 4: the rows of "factorization_machine" meet, so all dims must be equal, and `user` has 8
-        `l2` in [run.sparse] at line 33, column 6 is 0.1: "ftrl" has an l2 of its own; write it in run.sparse.optimizer
-    "#]],
+            `name` in [[run.data.sparse]] number 2 at line 20, column 8 is "user": number 1 of the list has this name already; names must differ
+            `name` in [[run.data.sparse]] number 2 at line 20, column 8 is "click": this column is a label, and a model that sees it learns nothing else; take it out
+            `table` in [[run.data.sparse]] number 2 at line 21, column 9 is "usr": there is no such [[run.table]], and no feature of this name; did you mean `user`?
+            `rows` in [[run.data.sparse]] number 2 at line 22, column 8 is 500: table `user` has 1000 rows elsewhere; say it once
+            `name` in [[run.table]] number 1 at line 27, column 8 is "itme": no feature has its rows in this table; did you mean `item`?
+            `rows` in [[run.data.sparse]] number 2 at line 21, column 8 is 500: table `item` has 20 rows elsewhere; say it once
+            `boundaries` in `map` of [[run.data.sparse]] number 2 at line 21, column 42 is [1.0, 3.0, 2.0]: it must rise, but 2 follows 3
+            `rows` in [[run.data.sparse]] number 2 at line 22, column 8 is 2: the features of table `item` name 4 rows
+            `table` in [[run.data.sparse]] number 2 at line 23, column 9 is shared: `user` has rows in the same table, and a vocabulary numbers the ids of one column only; use "hash" for both
+            `weights` in [[run.data.sparse]] number 2 at line 22, column 11 is "w": weights need pooling = "weighted"
+            missing key `weights` in [[run.data.sparse]] number 2 at line 19, column 1: pooling = "weighted" needs the column with the weights
+            `separator` in [[run.data.sparse]] number 2 at line 22, column 13 is ";": it has a meaning with list = true only; leave it out
+            `bag_max` in [[run.data.sparse]] number 2 at line 22, column 11 is 5: a cell holds one id unless list = true
+            `delimiter` in [run.data] at line 7, column 13 is ";": it has a meaning for kind = "csv" only; leave it out
+            `world` in [run.data] at line 7, column 1 is given: it has a meaning for kind = "synthetic" only; leave it out
+            `valid` in [run.data.split] at line 7, column 36 is 0.6: with test = 0.5 it leaves no rows to train on; both together must be below 1
+            `kind` in [run.data.split] at line 7, column 18 is "by_time": it needs a time column; set run.data.time
+            no error
+            `dim` in [run.tables] at line 24, column 7 is 8: "logistic_regression" has one weight per row for each task; leave it out
+            `dim` in [[run.table]] number 1 at line 30, column 7 is 4: the rows of "factorization_machine" meet, so all dims must be equal, and `user` has 8
+            `l2` in [run.sparse] at line 33, column 6 is 0.1: "ftrl" has an l2 of its own; write it in run.sparse.optimizer
+        "#]],
     );
 }
 
@@ -403,4 +407,42 @@ fn no_text_makes_the_reader_panic() {
             message(&format!("{}{replacement}{}", &JOB[..index], &JOB[index + 1..]));
         }
     }
+}
+
+#[test]
+fn keys_of_own_data_that_cannot_work() {
+    let csv = "kind = \"csv\"";
+    let timed = |rest: &str| format!("{csv}\ntime = \"at\"\n{rest}");
+    let cases = [
+        (csv, timed("split = { kind = \"by_time\", valid_from = \"2026-11-18\", test_from = 9 }")),
+        (csv, timed("split = { kind = \"by_time\", valid_from = \"2026-11-18T00:00:00Z\", test_from = 9 }")),
+        (csv, timed("split = { kind = \"by_time\", valid_from = 10, test_from = 9 }")),
+        (csv, format!("{csv}\ntime_unit = \"seconds\"")),
+        (csv, format!("{csv}\noptional = [\"usr\"]")),
+        (csv, timed("optional = [\"at\"]")),
+        (csv, format!("{csv}\nmissing_values = [\" NA\"]")),
+        (csv, "kind = \"parquet\"\nquotes = false".to_owned()),
+        ("rows = 500", "rows = 500\nkeep = \"last\"".to_owned()),
+        ("rows = 500", "rows = 500\nseparator = \";\"".to_owned()),
+        ("learning_rate = 0.1", "learning_rate = 1e38".to_owned()),
+        ("[run.sparse]\nlearning_rate = 0.1\n", String::new()),
+    ];
+    let cases: Vec<(&str, &str)> = cases.iter().map(|(from, to)| (*from, &**to)).collect();
+    check(
+        &cases,
+        expect![[r#"
+        `valid_from` in [run.data.split] at line 8, column 42 is "2026-11-18": it must be a whole number as in the time column, or a date with its zone such as "2026-11-18T00:00:00Z"
+        `valid_from` in [run.data.split] at line 8, column 42 is "2026-11-18T00:00:00Z": a date needs run.data.time_unit, which says what the time column counts, such as time_unit = "seconds"
+        `test_from` in [run.data.split] at line 8, column 58 is 9: it must not be before valid_from, 10
+        `time_unit` in [run.data] at line 7, column 13 is given: it says what run.data.time counts; leave it out, or name the column
+        `optional[0]` in [run.data] at line 7, column 13 is "usr": the job reads no such column; did you mean `user`?
+        `optional[0]` in [run.data] at line 8, column 13 is "at": it is run.data.time, which every row must have
+        `missing_values[0]` in [run.data] at line 7, column 19 is " NA": write the word without blanks around it; an empty cell is missing anyway
+        `quotes` in [run.data] at line 7, column 10 is false: it has a meaning for kind = "csv" only; leave it out
+        `keep` in [[run.data.sparse]] number 2 at line 22, column 8 is given: a cell holds one id unless list = true
+        `separator` in [[run.data.sparse]] number 2 at line 22, column 13 is ";": it has a meaning with list = true only; leave it out
+        `learning_rate` in [run.sparse] at line 32, column 17 is 100000000000000000000000000000000000000: it must be at most 1000000; 0.01 to 0.1 is a usual start
+        missing key `learning_rate` in [run.sparse], which the file does not have: it says the peak learning rate
+    "#]],
+    );
 }

@@ -42,6 +42,8 @@ fn main() {
             remember_ms: 120_000,
             features_bytes_max,
             repeat_late: false,
+            jump_ms: u64::MAX,
+            impressions_max: usize::MAX,
             impression_inputs: 1,
             word_inputs: 0,
             given: Vec::new(),

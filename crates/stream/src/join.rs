@@ -16,12 +16,17 @@
 //! A closed impression is remembered for a while; one that comes again within it is a repetition and dropped.
 //!
 //! Memory holds some fifty bytes for an open impression, and its features up to a limit; features above it stay in the
-//! log and are read again when the impression closes.
+//! log and are read again when the impression closes. So many impressions may be open at most; a record above that ends the
+//! stage, and nothing is lost. Of those that are remembered the oldest are forgotten.
+//!
+//! A record whose time is too far ahead of the others moves no time: it is set aside (`ahead`).
 
+mod ahead;
 mod state;
 
 use std::collections::{BTreeSet, HashMap};
 
+use ahead::Ahead;
 use state::{Closed, Early, Open};
 
 use crate::{
@@ -48,6 +53,10 @@ pub struct JoinOptions {
     pub remember_ms: u64,
     /// Bytes of features that are kept in memory.
     pub features_bytes_max: usize,
+    /// How far ahead of all others the time of a record may be; further ahead it is set aside.
+    pub jump_ms: u64,
+    /// Impressions that may be open at once, and as many may be remembered.
+    pub impressions_max: usize,
     /// Whether an example comes once more when a label of it comes late.
     pub repeat_late: bool,
     /// How many of the inputs bring impressions, the first ones.
@@ -75,6 +84,12 @@ pub struct JoinCounts {
     pub with_word: u64,
     /// Words that came after their example was written, or a second time.
     pub words_dropped: u64,
+    /// Records whose time was too far ahead, and that are not lost: they wait, or were taken later.
+    pub set_aside: u64,
+    /// Records whose time was too far ahead, and that are lost: too many waited, or retention had removed them.
+    pub lost_ahead: u64,
+    /// Impressions, and feedback without one, that were forgotten before their time, for too many were remembered.
+    pub forgotten: u64,
 }
 
 /// A joiner.
@@ -94,6 +109,7 @@ pub struct Joiner {
     features_bytes: usize,
     /// Words on some open impressions.
     words: HashMap<u64, Vec<u8>>,
+    ahead: Ahead,
     counts: JoinCounts,
     again: Records,
 }
@@ -116,6 +132,7 @@ impl Joiner {
             features: HashMap::new(),
             features_bytes: 0,
             words: HashMap::new(),
+            ahead: Ahead::default(),
             counts: JoinCounts::default(),
             again: Records::default(),
         }
@@ -131,9 +148,35 @@ impl Joiner {
         self.open.len()
     }
 
+    /// Feedback that waits for its impression.
+    pub fn early_count(&self) -> usize {
+        self.early.values().map(|early| early.feedback.len()).sum()
+    }
+
+    /// Records that wait because their time is too far ahead.
+    pub fn ahead_count(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// How far time has come: windows that end before it are closed.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
+    }
+
+    /// Moves time on to a record, and takes it.
+    fn take_in_time(
+        &mut self,
+        arrival: &Arrival<'_>,
+        again: Again<'_>,
+        out: &mut Outgoing,
+    ) -> Result<(), StageError> {
+        self.advance(arrival.time_ms, again, out)?;
+        let &Arrival { input, offset, .. } = arrival;
+        let late = self.take(arrival, out);
+        match late.map_err(|problem| StageError::Record { input, offset, problem })? {
+            Some(late) => self.repeat(late, again, out),
+            None => Ok(()),
+        }
     }
 
     /// Takes a record; says which example is to come once more.
@@ -144,7 +187,7 @@ impl Joiner {
         }
         if arrival.input < impression_inputs {
             let impression = Impression::decode(arrival.payload).ok_or("it is no impression")?;
-            self.impression(arrival, &impression);
+            self.impression(arrival, &impression)?;
         } else if arrival.input < impression_inputs + word_inputs {
             let word = Word::decode(arrival.payload).ok_or("it is no teacher's word")?;
             self.word(arrival, word.id);
@@ -159,15 +202,21 @@ impl Joiner {
         Ok(None)
     }
 
-    fn impression(&mut self, arrival: &Arrival<'_>, impression: &Impression<'_>) {
+    fn impression(&mut self, arrival: &Arrival<'_>, impression: &Impression<'_>) -> Result<(), String> {
         let (id, time_ms) = (impression.id, arrival.time_ms);
         if self.open.contains_key(&id) || self.closed.contains_key(&id) {
             self.counts.repeated += 1;
-            return;
+            return Ok(());
+        }
+        let max = self.options.impressions_max;
+        if self.open.len() >= max {
+            return Err(format!(
+                "{max} impressions are open, and no more may be; allow more, which takes memory, or shorten the windows"
+            ));
         }
         self.counts.impressions += 1;
         let longest = self.options.windows_ms.iter().max().copied().unwrap_or(0);
-        let closes_ms = time_ms + longest;
+        let closes_ms = time_ms.saturating_add(longest);
         let input = arrival.input as u32;
         let mut open = Open { time_ms, closes_ms, input, offset: arrival.offset, labels: 0, late: 0 };
         if let Some(early) = self.early.remove(&id) {
@@ -183,6 +232,7 @@ impl Joiner {
             self.features_bytes += impression.features.len();
             self.features.insert(id, impression.features.to_vec());
         }
+        Ok(())
     }
 
     /// Keeps the first word on an impression that is open or has not come yet.
@@ -194,6 +244,7 @@ impl Joiner {
             self.words.insert(id, arrival.payload.to_vec());
         } else {
             self.early(id, arrival.time_ms).word = Some(arrival.payload.to_vec());
+            self.forget_above_max();
         }
     }
 
@@ -201,7 +252,7 @@ impl Joiner {
     fn early(&mut self, id: u64, at_ms: u64) -> &mut Early {
         let early = self.early.entry(id).or_default();
         self.forgetting.remove(&(early.forget_ms, id));
-        early.forget_ms = at_ms + self.options.remember_ms;
+        early.forget_ms = at_ms.saturating_add(self.options.remember_ms);
         self.forgetting.insert((early.forget_ms, id));
         early
     }
@@ -210,23 +261,27 @@ impl Joiner {
         let Feedback { id, task } = feedback;
         self.counts.feedback += 1;
         if let Some(open) = self.open.get_mut(&id) {
-            let in_window = at_ms <= open.time_ms + self.options.windows_ms[usize::from(task)];
+            let in_window = at_ms.saturating_sub(open.time_ms) <= self.options.windows_ms[usize::from(task)];
             note(open, task, in_window);
         } else if let Some(closed) = self.closed.get_mut(&id) {
             // Said once per task: a repetition corrects nothing.
             if closed.labels & (1 << task) == 0 {
                 closed.labels |= 1 << task;
-                let in_window = at_ms <= closed.time_ms + self.options.windows_ms[usize::from(task)];
+                let in_window =
+                    at_ms.saturating_sub(closed.time_ms) <= self.options.windows_ms[usize::from(task)];
                 self.counts.corrections += 1;
                 let correction = Correction { id, task, in_window };
                 out.write(CORRECTIONS, at_ms, |bytes| correction.encode(bytes));
                 return closed.place.map(|place| Late { id, task, time_ms: closed.time_ms, place });
             }
         } else {
+            // The first of a task says all: if that is outside the window, so are the others.
             let early = self.early(id, at_ms);
-            if !early.feedback.contains(&(task, at_ms)) {
-                early.feedback.push((task, at_ms));
+            match early.feedback.iter_mut().find(|(of, _)| *of == task) {
+                Some((_, first_ms)) => *first_ms = at_ms.min(*first_ms),
+                None => early.feedback.push((task, at_ms)),
             }
+            self.forget_above_max();
         }
         None
     }
@@ -246,7 +301,7 @@ impl Joiner {
     }
 
     fn is_in_window(&self, impression_ms: u64, at_ms: u64, task: u16) -> bool {
-        at_ms <= impression_ms + self.options.windows_ms[usize::from(task)]
+        at_ms.saturating_sub(impression_ms) <= self.options.windows_ms[usize::from(task)]
     }
 
     /// Moves time on: closes what is due and forgets what is old.
@@ -260,20 +315,33 @@ impl Joiner {
             self.closing.pop_first();
             let Some(open) = self.open.remove(&id) else { continue };
             self.write_example(id, open, again, out)?;
-            let forget_ms = closes_ms + self.options.remember_ms;
+            let forget_ms = closes_ms.saturating_add(self.options.remember_ms);
             let labels = open.labels | open.late;
             let place = self.options.repeat_late.then_some((open.input, open.offset));
             self.closed.insert(id, Closed { time_ms: open.time_ms, forget_ms, labels, place });
             self.forgetting.insert((forget_ms, id));
+            self.forget_above_max();
         }
-        while let Some(&(_, id)) = self.forgetting.first().filter(|(forget_ms, _)| *forget_ms < now_ms) {
-            self.forgetting.pop_first();
-            self.closed.remove(&id);
-            if let Some(early) = self.early.remove(&id) {
-                self.counts.orphans += early.feedback.len() as u64;
-            }
+        while self.forgetting.first().is_some_and(|(forget_ms, _)| *forget_ms < now_ms) {
+            self.forget_first();
         }
         Ok(())
+    }
+
+    fn forget_first(&mut self) {
+        let Some((_, id)) = self.forgetting.pop_first() else { return };
+        self.closed.remove(&id);
+        if let Some(early) = self.early.remove(&id) {
+            self.counts.orphans += early.feedback.len() as u64;
+            self.counts.words_dropped += u64::from(early.word.is_some());
+        }
+    }
+
+    fn forget_above_max(&mut self) {
+        while self.forgetting.len() > self.options.impressions_max {
+            self.forget_first();
+            self.counts.forgotten += 1;
+        }
     }
 
     fn write_example(
@@ -362,15 +430,14 @@ impl Stage for Joiner {
         out: &mut Outgoing,
     ) -> Result<(), StageError> {
         for arrival in arrivals {
-            self.advance(arrival.time_ms, again, out)?;
-            let Arrival { input, offset, .. } = arrival;
-            let late = self.take(&arrival, out);
-            let late = late.map_err(|problem| StageError::Record { input, offset, problem })?;
-            if let Some(late) = late {
-                self.repeat(late, again, out)?;
+            if self.is_believed(&arrival) {
+                self.take_in_time(&arrival, again, out)?;
+            } else if self.ahead.is_full() {
+                // Enough may agree already: nothing is given up before they were asked.
+                self.take_set_aside(again, out)?;
             }
         }
-        Ok(())
+        self.take_set_aside(again, out)
     }
 
     fn save(&self, out: &mut Vec<u8>) {
@@ -396,6 +463,8 @@ mod tests {
             remember_ms: 1000,
             features_bytes_max: 1000,
             repeat_late: true,
+            jump_ms: 1000,
+            impressions_max: 100,
             impression_inputs: 1,
             word_inputs: 0,
         };

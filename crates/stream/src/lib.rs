@@ -9,7 +9,3 @@ pub mod log;
 pub mod records;
 pub mod stage;
 pub mod topics;
-#[cfg(test)]
-mod tests {
-    mod chain;
-}

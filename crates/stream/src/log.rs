@@ -12,21 +12,24 @@
 
 pub mod address;
 mod checksum;
+mod cursor;
 mod cursors;
 pub mod directory;
-pub(crate) mod disk;
+pub mod disk;
 mod frame;
 #[cfg(feature = "nats")]
 pub mod jetstream;
+mod options;
 mod partition;
 mod segment;
-#[cfg(test)]
-pub(crate) mod simulated;
+mod synced;
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
+pub use checksum::checksum;
+pub use cursor::{Cursor, CursorError};
 pub use directory::DirectoryLog;
 
 /// A record's number in its partition.
@@ -50,6 +53,14 @@ pub struct Stored<'a> {
     pub time_ms: u64,
     /// What happened.
     pub payload: &'a [u8],
+}
+
+impl Stored<'_> {
+    /// A checksum of its time and payload, never 0: what a cursor remembers of the last record before it.
+    pub fn sum(&self) -> u64 {
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&self.time_ms.to_le_bytes()), self.payload);
+        1 << 32 | u64::from(sum)
+    }
 }
 
 /// Records that were read together, in memory that serves again.
@@ -337,6 +348,12 @@ pub trait Log: Send + std::marker::Sync {
     /// When it is not there, or cannot be asked about.
     fn options(&self, topic: &str) -> Result<TopicOptions, LogError>;
 
+    /// A number that no other topic has: a log that was made anew has others. 0 for topics of earlier programs, which have none.
+    ///
+    /// # Errors
+    /// When the topic is not there, or cannot be asked about.
+    fn identity(&self, topic: &str) -> Result<u64, LogError>;
+
     /// Appends records, in order, and returns the number of the first. Either all are appended or, after a crash, a
     /// first part of them.
     ///
@@ -395,7 +412,8 @@ pub trait Log: Send + std::marker::Sync {
     /// When the disk fails.
     fn sync(&self) -> Result<(), LogError>;
 
-    /// Puts everything appended so far to one partition on disk.
+    /// Puts everything that one partition has now on disk, whoever appended it: a reader may do so for what it has read and
+    /// its writer has not synced yet.
     ///
     /// # Errors
     /// When the disk fails.

@@ -27,13 +27,14 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::log::{Limit, Log, LogError, Offset, Record, Records, Stored, TopicOptions};
+use crate::log::{Cursor, CursorError, Limit, Log, LogError, Offset, Record, Records, TopicOptions};
 
 /// Segments of a stage's own topics.
 const OWN_SEGMENT_BYTES: u64 = 4 << 20;
 /// Stands before a state, and a turn of the journal, that has checksums of what was read.
 const WITH_SUMS: u64 = u64::MAX;
-const ONE: Limit = Limit { records: 1, bytes: 1 };
+/// Stands before a state that has the identities of its inputs as well.
+const WITH_IDENTITIES: u64 = u64::MAX - 1;
 
 /// A record that a stage is given.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +97,12 @@ pub trait Stage {
     /// Words on what is missing.
     fn note(&mut self) -> Result<Vec<u8>, StageError> {
         Ok(Vec::new())
+    }
+
+    /// Whether the state is to be saved before a turn with this note is begun, so that no turn before it has to run again.
+    fn saves_before(&self, note: &[u8]) -> bool {
+        let _ = note;
+        false
     }
 
     /// Takes the records of one turn, in the order of their time, and its note.
@@ -182,16 +189,21 @@ pub struct Runner<S> {
     stage: S,
     /// Turns done.
     turns: u64,
+    /// How many records of each input are done.
     cursors: Vec<Offset>,
     /// Records written to each output.
     written: Vec<Offset>,
     /// By input: a checksum of the last record that was done; 0 before the first, and where none was noted.
     sums: Vec<u64>,
+    /// By input: the identity of its topic; 0 where there is none.
+    identities: Vec<u64>,
     read: Vec<Records>,
     outgoing: Outgoing,
     /// Bytes read since a state was saved, and bytes of that state.
     since_save: u64,
     saved_bytes: u64,
+    /// Turns that the saved state knows of.
+    saved_turns: u64,
 }
 
 impl<S: Stage> Runner<S> {
@@ -213,14 +225,17 @@ impl<S: Stage> Runner<S> {
             cursors: vec![0; inputs],
             written: vec![0; outputs],
             sums: vec![0; inputs],
+            identities: vec![0; inputs],
             since_save: 0,
             saved_bytes: 0,
+            saved_turns: 0,
             read: vec![Records::default(); inputs],
             outgoing: Outgoing::default(),
             wiring,
         };
+        runner.write_again()?;
         runner.restore()?;
-        runner.check_lengths()?;
+        runner.check_cursors()?;
         let journal = format!("{}.journal", runner.wiring.name);
         let mut entries = Records::default();
         while runner.turns < runner.log.range(&journal, 0)?.end {
@@ -244,51 +259,51 @@ impl<S: Stage> Runner<S> {
         Ok(runner)
     }
 
-    /// What was saved must not be ahead of the log: then the log lost records, or is another one.
-    fn check_lengths(&mut self) -> Result<(), StageError> {
-        let journal = Place { topic: format!("{}.journal", self.wiring.name), partition: 0 };
-        let places = self.wiring.inputs.iter().chain(&self.wiring.outputs).chain([&journal]);
-        let counts = self.cursors.iter().chain(&self.written).chain([&self.turns]);
-        for (place, &count) in places.zip(counts) {
-            let end = self.log.range(&place.topic, place.partition)?.end;
-            if end < count {
-                return Err(self.problem(format!(
-                    "topic `{}` ends at record {end}, and it was at record {count}: records {end} to {} are lost, or this is another log",
-                    place.topic,
-                    count - 1
-                )));
-            }
-        }
-        let mut last = Records::default();
-        for (input, place) in self.wiring.inputs.iter().enumerate() {
-            let (cursor, sum) = (self.cursors[input], self.sums[input]);
-            if cursor == 0 || sum == 0 {
-                continue;
-            }
-            match self.log.read(&place.topic, place.partition, cursor - 1, ONE, &mut last) {
-                // Retention has removed it, so nothing can be said.
-                Err(LogError::Gone { .. }) => {}
-                read => {
-                    read?;
-                    if last.last().map(|record| sum_of(&record)) != Some(sum) {
-                        return Err(self.other_record(place, cursor - 1));
-                    }
-                }
-            }
+    /// What an earlier process of this stage had not synced, or had failed to, is read as if it were on disk; so it is written again
+    /// and synced before anything is built on it. A writer does so when it is opened.
+    fn write_again(&self) -> Result<(), StageError> {
+        let own = ["journal", "state"].map(|own| format!("{}.{own}", self.wiring.name));
+        let outputs = self.wiring.outputs.iter().map(|place| (&place.topic, place.partition));
+        for (topic, partition) in outputs.chain(own.iter().map(|topic| (topic, 0))) {
+            self.log.append(topic, partition, &[])?;
+            self.log.sync_topic(topic, partition)?;
         }
         Ok(())
     }
 
-    fn other_record(&self, place: &Place, offset: Offset) -> StageError {
-        self.problem(format!(
-            "record {offset} of topic `{}` is another than the one it has read: the log lost records, or this is another log",
-            place.topic
-        ))
+    /// What was saved must not be ahead of the log: then the log lost records, or is another one.
+    fn check_cursors(&mut self) -> Result<(), StageError> {
+        for (input, place) in self.wiring.inputs.iter().enumerate() {
+            let (next, identity, sum) = (self.cursors[input], self.identities[input], self.sums[input]);
+            let checked = Cursor { next, identity, sum }.check(&*self.log, &place.topic, place.partition);
+            checked.map_err(|error| self.cursor_problem(error))?;
+            self.identities[input] = self.log.identity(&place.topic)?;
+        }
+        let journal = Place { topic: format!("{}.journal", self.wiring.name), partition: 0 };
+        let outputs = self.wiring.outputs.iter().zip(&self.written);
+        for (place, &next) in outputs.chain([(&journal, &self.turns)]) {
+            let checked =
+                Cursor { next, ..Cursor::default() }.check(&*self.log, &place.topic, place.partition);
+            checked.map_err(|error| self.cursor_problem(error))?;
+        }
+        Ok(())
+    }
+
+    fn cursor_problem(&self, error: CursorError) -> StageError {
+        match error {
+            CursorError::Log(error) => StageError::Log(error),
+            other => self.problem(other.to_string()),
+        }
     }
 
     /// The stage.
     pub fn stage(&self) -> &S {
         &self.stage
+    }
+
+    /// Whether the state is saved as it is: then no turn that was done runs again, and what they read may go.
+    pub fn is_saved(&self) -> bool {
+        self.saved_turns == self.turns
     }
 
     /// The stage, when nothing more is to run.
@@ -313,12 +328,19 @@ impl<S: Stage> Runner<S> {
             return Ok(false);
         }
         self.keep_in_step();
+        let note = self.stage.note()?;
+        if self.stage.saves_before(&note) {
+            self.save()?;
+        }
         let counts = self.read.iter().map(|read| read.len() as u64);
-        let sums = self.read.iter().map(|read| read.last().map_or(0, |record| sum_of(&record)));
+        let sums = self.read.iter().map(|read| read.last().map_or(0, |record| record.sum()));
         let numbers = std::iter::once(WITH_SUMS).chain(counts).chain(sums);
         let mut entry: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
-        let note = self.stage.note()?;
         entry.extend_from_slice(&note);
+        // What a turn has read must not be lost afterwards, and its writer may not have synced it yet.
+        for (place, _) in self.wiring.inputs.iter().zip(&self.read).filter(|(_, read)| !read.is_empty()) {
+            self.log.sync_topic(&place.topic, place.partition)?;
+        }
         let journal = format!("{}.journal", self.wiring.name);
         self.log.append(&journal, 0, &[Record { time_ms: 0, payload: &entry }])?;
         // Output must not be on disk before it.
@@ -332,18 +354,25 @@ impl<S: Stage> Runner<S> {
         Ok(true)
     }
 
-    /// Of inputs that are read at different speeds in time, leaves for later what is newer than the newest record of
-    /// the slowest one that has more to come: a dense input must not fall behind a thin one.
+    /// Of inputs that are read at different speeds in time, leaves for later what is newer than the newest records of
+    /// the slowest one that has more to come: a dense input must not fall behind a thin one. A single record of a wrong time
+    /// neither says how far an input is nor holds back what follows it.
     fn keep_in_step(&mut self) {
         let limit = self.wiring.limit;
         let has_more = |read: &&Records| {
             read.len() >= limit.records || !read.is_empty() && read.payload_bytes() >= limit.bytes
         };
-        let newest = |read: &Records| read.iter().map(|record| record.time_ms).max();
-        let Some(until_ms) = self.read.iter().filter(has_more).filter_map(newest).min() else { return };
-        for read in &mut self.read {
-            let count = read.iter().position(|record| record.time_ms > until_ms);
-            read.truncate(count.unwrap_or(read.len()));
+        let reached = |read: &Records| {
+            let mut times: Vec<u64> = read.iter().map(|record| record.time_ms).collect();
+            let place = times.len().saturating_sub(1) * 7 / 8;
+            (!times.is_empty()).then(|| *times.select_nth_unstable(place).1)
+        };
+        let more = self.read.iter().enumerate().filter(|(_, read)| has_more(read));
+        let slowest = more.filter_map(|(input, read)| Some((reached(read)?, input))).min();
+        let Some((until_ms, slowest)) = slowest else { return };
+        for (_, read) in self.read.iter_mut().enumerate().filter(|(input, _)| *input != slowest) {
+            let last = read.iter().rposition(|record| record.time_ms <= until_ms);
+            read.truncate(last.map_or(0, |last| last + 1));
         }
     }
 
@@ -367,7 +396,7 @@ impl<S: Stage> Runner<S> {
         }
         self.turns += 1;
         for (sum, read) in self.sums.iter_mut().zip(&self.read) {
-            *sum = read.last().map_or(*sum, |record| sum_of(&record));
+            *sum = read.last().map_or(*sum, |record| record.sum());
         }
         for ((place, cursor), read) in self.wiring.inputs.iter().zip(&mut self.cursors).zip(&self.read) {
             *cursor += read.len() as u64;
@@ -403,9 +432,10 @@ impl<S: Stage> Runner<S> {
                 self.cursors[input] + found
             );
             self.check(found == count, &words)?;
-            let sum = self.read[input].last().map_or(0, |record| sum_of(&record));
+            let sum = self.read[input].last().map_or(0, |record| record.sum());
             if sums[input] != 0 && sums[input] != sum {
-                return Err(self.other_record(place, self.cursors[input] + count - 1));
+                let (topic, offset) = (place.topic.clone(), self.cursors[input] + count - 1);
+                return Err(self.problem(CursorError::OtherRecord { topic, offset }.to_string()));
             }
         }
         Ok(())
@@ -421,12 +451,13 @@ impl<S: Stage> Runner<S> {
             self.log.sync_topic(&place.topic, place.partition)?;
         }
         let mut bytes = Vec::new();
-        let head = [WITH_SUMS, self.turns];
+        let head = [WITH_IDENTITIES, self.turns];
         let numbers = head.iter().chain(&self.cursors).chain(&self.written).chain(&self.sums);
+        let numbers = numbers.chain(&self.identities);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         self.stage.save(&mut bytes);
         saved::write(&*self.log, &format!("{}.state", self.wiring.name), &bytes)?;
-        (self.since_save, self.saved_bytes) = (0, bytes.len() as u64);
+        (self.since_save, self.saved_bytes, self.saved_turns) = (0, bytes.len() as u64, self.turns);
         // Turns before a saved state are never run again.
         self.log.trim(&format!("{}.journal", self.wiring.name), 0, self.turns)?;
         Ok(())
@@ -439,18 +470,23 @@ impl<S: Stage> Runner<S> {
         let Some(saved) = saved else { return Ok(()) };
         self.saved_bytes = saved.len() as u64;
         let (inputs, outputs) = (self.cursors.len(), self.written.len());
-        let has_sums = saved.starts_with(&WITH_SUMS.to_le_bytes());
-        let saved = if has_sums { &saved[8..] } else { &saved[..] };
-        let count = 1 + inputs + outputs + if has_sums { inputs } else { 0 };
+        // Earlier programs wrote no identities, and before that no checksums.
+        let begins = |with: u64| saved.strip_prefix(&with.to_le_bytes());
+        let (more, saved) = match (begins(WITH_IDENTITIES), begins(WITH_SUMS)) {
+            (Some(saved), _) => (2 * inputs, saved),
+            (None, Some(saved)) => (inputs, saved),
+            (None, None) => (0, &saved[..]),
+        };
+        let count = 1 + inputs + outputs + more;
         self.check(saved.len() >= count * 8, "it is cut short")?;
         let (head, state) = saved.split_at(count * 8);
         let head = numbers(head);
-        self.turns = head[0];
+        (self.turns, self.saved_turns) = (head[0], head[0]);
         self.cursors.copy_from_slice(&head[1..=inputs]);
         self.written.copy_from_slice(&head[1 + inputs..][..outputs]);
-        if has_sums {
-            self.sums.copy_from_slice(&head[1 + inputs + outputs..]);
-        }
+        let mut more = head[1 + inputs + outputs..].chunks_exact(inputs.max(1));
+        more.next().iter().for_each(|sums| self.sums.copy_from_slice(sums));
+        more.next().iter().for_each(|identities| self.identities.copy_from_slice(identities));
         let restored = self.stage.restore(state);
         restored.map_err(|problem| StageError::State { stage: self.wiring.name.clone(), problem })
     }
@@ -476,12 +512,6 @@ fn entry_parts(entry: &[u8], inputs: usize) -> Option<(Vec<u64>, Vec<u64>, &[u8]
     let mut sums = counts.split_off(inputs);
     sums.resize(inputs, 0);
     Some((counts, sums, note))
-}
-
-/// A checksum of a record, never 0.
-fn sum_of(record: &Stored<'_>) -> u64 {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&record.time_ms.to_le_bytes()), record.payload);
-    1 << 32 | u64::from(sum)
 }
 
 fn numbers(bytes: &[u8]) -> Vec<u64> {

@@ -25,8 +25,19 @@ const ALL: [(&str, bool); 5] =
 /// # Errors
 /// When the log fails.
 pub fn create(log: &dyn Log, options: TopicOptions) -> Result<(), LogError> {
+    create_kept(log, options, 0)
+}
+
+/// The same, where examples are written up to so long after their time, which is their impression's: they are kept by so much
+/// longer, so that they do not expire before they are read.
+///
+/// # Errors
+/// When the log fails.
+pub fn create_kept(log: &dyn Log, options: TopicOptions, joined_after_ms: u64) -> Result<(), LogError> {
     for (topic, has_schema) in ALL {
-        log.create(topic, options)?;
+        let is_joined = [EXAMPLES, CORRECTIONS].contains(&topic) && options.keep_ms > 0;
+        let later_ms = if is_joined { joined_after_ms } else { 0 };
+        log.create(topic, TopicOptions { keep_ms: options.keep_ms.saturating_add(later_ms), ..options })?;
         if has_schema {
             Schemas::create(log, topic, options.partitions)?;
         }

@@ -3,7 +3,15 @@
 #[path = "suite/broker.rs"]
 #[cfg(feature = "nats")]
 mod broker;
+#[path = "suite/chain.rs"]
+mod chain;
+#[path = "suite/clocks.rs"]
+mod clocks;
+#[path = "suite/durable.rs"]
+mod durable;
 #[path = "suite/join.rs"]
 mod join;
 #[path = "suite/log.rs"]
 mod log;
+#[path = "suite/simulated.rs"]
+mod simulated;

@@ -29,6 +29,7 @@ pub(crate) mod convert;
 mod directory;
 mod disk;
 mod error;
+mod finite;
 pub(crate) mod header;
 pub(crate) mod layout;
 mod manifest;

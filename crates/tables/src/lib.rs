@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod cut;
 pub mod error;
 pub mod memory;
+mod plain_file;
 pub mod registry;
 pub mod slab;
 pub mod table;

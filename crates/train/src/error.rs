@@ -97,6 +97,17 @@ pub enum TrainError {
         /// Which keys differ.
         difference: String,
     },
+    /// The newest checkpoint does not say what it was trained with.
+    #[error(
+        "{path}: the job in the manifest cannot be read: {reason}; go on with the program that wrote it, or start afresh with \
+         --fresh (which removes the checkpoints)"
+    )]
+    NoJob {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The newest checkpoint was trained on other data.
     #[error(
         "{path} was trained on other data (fingerprint {found}, now {wanted}); give this job another \

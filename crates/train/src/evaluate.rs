@@ -39,7 +39,7 @@ pub fn evaluate(
             batch.samples.bags.repeat(&run.model.followers);
         }
         state.predict(comm, &batch, read.map_err(|error| error.to_string()))?;
-        wishes.own = wish();
+        (wishes.own, wishes.step) = (wish(), step);
         let said = (state.logits(), state.task_count());
         let (predictions, agreed) = Predictions::collect_and_agree(comm, &batch, said, &mut wishes)?;
         if agreed == Wish::Stop {

@@ -39,6 +39,11 @@ pub struct Mark {
     pub next: u64,
     /// The newest time of those that were, in milliseconds.
     pub time_ms: i64,
+    /// The identity of the topic, and a checksum of the record before `next`, by which the log is known again; 0 where they are not
+    /// known.
+    pub identity: u64,
+    /// The checksum.
+    pub sum: u64,
 }
 
 /// Where the batches of a run come from, one for each step, in order.

@@ -12,8 +12,22 @@ use crate::{loader::LocalBatch, observe::Wish};
 pub struct Wishes {
     /// Of this rank.
     pub own: Wish,
+    /// Which step's predictions are sent. Every message says it, so that none is taken for another's.
+    pub step: u64,
     /// On rank 0: of all ranks, one step ago.
     heard: Wish,
+}
+
+/// The first words of a message of predictions.
+const HEAD_WORDS: usize = 4;
+const HEAD_BYTES: usize = HEAD_WORDS * size_of::<u32>();
+
+/// What tells predictions from any other message: "pred".
+const KIND: u32 = u32::from_le_bytes(*b"pred");
+
+/// `wish, kind, step`, in words of 32 bits.
+fn head(wish: Wish, step: u64) -> [u32; HEAD_WORDS] {
+    [wish.word(), KIND, step as u32, (step >> 32) as u32]
 }
 
 /// Logits of some samples and what they are judged by. Optional columns are empty.
@@ -76,15 +90,23 @@ impl Predictions {
         if comm.rank_count() == 1 {
             return Ok((vec![mine], own));
         }
-        let told = if comm.rank() == 0 { Buffer::of(&[own.word()]) } else { Buffer::new() };
+        let head = head(own, wishes.step);
+        let told = if comm.rank() == 0 { Buffer::of(&head) } else { Buffer::new() };
         let mut send = vec![told; comm.rank_count()];
-        send[0] = mine.write(own);
+        send[0] = mine.write(&head);
         let parts = comm.all_to_all(send)?;
-        if comm.rank() != 0 {
-            let told = parts[0].values::<u32>().first().copied().unwrap_or_default();
-            return Ok((Vec::new(), Wish::of(told)));
+        let senders = if comm.rank() == 0 { &parts[..] } else { &parts[..1] };
+        for (rank, part) in senders.iter().enumerate() {
+            let wanted: &[u8] = bytemuck::cast_slice(&head[1..]);
+            if part.bytes().get(size_of::<u32>()..HEAD_BYTES) != Some(wanted) {
+                return Err(CommError::OtherMessage { rank: comm.number(rank) });
+            }
         }
-        wishes.heard = parts.iter().map(Predictions::wish).max().unwrap_or_default();
+        if comm.rank() != 0 {
+            return Ok((Vec::new(), Predictions::wish(&parts[0])));
+        }
+        // Its own part repeats what was heard before, which all have been told by now.
+        wishes.heard = parts[1..].iter().map(Predictions::wish).max().unwrap_or_default();
         Ok((parts.iter().map(Predictions::read).collect(), own))
     }
 
@@ -127,8 +149,8 @@ impl Predictions {
         }
     }
 
-    /// `lengths of the seven columns, samples, newest time, wish | the columns`, in words of 32 bits.
-    fn write(&self, wish: Wish) -> Buffer {
+    /// `head | lengths of the seven columns, samples, newest time | the columns`, in words of 32 bits.
+    fn write(&self, head: &[u32; HEAD_WORDS]) -> Buffer {
         let groups: Vec<u32> = self.groups.iter().flat_map(|g| [*g as u32, (*g >> 32) as u32]).collect();
         let columns: [&[u32]; 7] = [
             bytemuck::cast_slice(&self.logits),
@@ -139,20 +161,21 @@ impl Predictions {
             bytemuck::cast_slice(&self.true_probabilities),
             bytemuck::cast_slice(&self.teacher_logits),
         ];
-        let mut words: Vec<u32> = columns.iter().map(|column| column.len() as u32).collect();
+        let mut words = head.to_vec();
+        words.extend(columns.iter().map(|column| column.len() as u32));
         words.push(self.sample_count as u32);
         let newest = self.newest_time.unwrap_or(i64::MIN) as u64;
-        words.extend([newest as u32, (newest >> 32) as u32, wish.word()]);
+        words.extend([newest as u32, (newest >> 32) as u32]);
         words.extend(columns.iter().flat_map(|column| column.iter()));
         Buffer::of(&words)
     }
 
     fn wish(buffer: &Buffer) -> Wish {
-        Wish::of(buffer.values::<u32>()[10])
+        Wish::of(buffer.values::<u32>()[0])
     }
 
     fn read(buffer: &Buffer) -> Predictions {
-        let (lengths, mut rest) = buffer.values::<u32>().split_at(11);
+        let (lengths, mut rest) = buffer.values::<u32>()[HEAD_WORDS..].split_at(10);
         let mut column = |index: usize| {
             let (column, after) = rest.split_at(lengths[index] as usize);
             rest = after;
@@ -191,8 +214,34 @@ mod tests {
             teacher_logits: vec![-1.0, 0.25, 8.0, -3.5],
             newest_time: Some(-5_000_000_000),
         };
-        assert_eq!(Predictions::read(&predictions.write(Wish::Stop)), predictions);
-        assert_eq!(Predictions::wish(&predictions.write(Wish::Stop)), Wish::Stop);
+        let written = predictions.write(&head(Wish::Stop, 5 << 40));
+        assert_eq!(Predictions::read(&written), predictions);
+        assert_eq!(Predictions::wish(&written), Wish::Stop);
         assert_eq!(predictions.of_task(&predictions.logits, 1), [2.0, 3.0]);
+    }
+
+    /// Ranks that were started differently would read each other's messages as something else.
+    #[test]
+    fn a_message_of_another_step_or_kind_is_not_taken_for_this_ones() {
+        fn of_step(comm: &dyn Communicator, step: u64) -> Result<(), CommError> {
+            let mut wishes = Wishes { step, ..Wishes::default() };
+            Predictions::collect_and_agree(comm, &LocalBatch::default(), (&[], 1), &mut wishes).map(drop)
+        }
+        let said = |odd: fn(&dyn Communicator) -> Result<(), CommError>| {
+            campanile_comm::threads::run(
+                2,
+                |comm| if comm.rank() == 1 { odd(comm) } else { of_step(comm, 7) },
+            )
+        };
+        assert!(said(|comm| of_step(comm, 7)).is_ok());
+        let other = said(|comm| comm.all_gather(Buffer::of(&[1u64])).map(drop));
+        for odd in [said(|comm| of_step(comm, 8)), other] {
+            assert!(matches!(odd, Err(CommError::OtherMessage { .. })), "{odd:?}");
+        }
+        let agreed = campanile_comm::threads::run(2, |comm| match comm.rank() {
+            0 => comm.agree(Ok(())),
+            _ => comm.all_gather(Buffer::of(b"rows")).map(drop),
+        });
+        assert_eq!(agreed, Err(CommError::OtherMessage { rank: 1 }));
     }
 }

@@ -11,7 +11,7 @@ use campanile_spec::{
     config::{Job, Run},
 };
 
-use crate::{TrainError, memory, same};
+use crate::{TrainError, memory, plan_of::plan_of, same};
 
 /// The ranks of a run.
 #[derive(Clone, Copy)]
@@ -74,6 +74,21 @@ impl Ranks<'_> {
                 self.together(memory::check(job, needed).map_err(TrainError::Memory))
             }
         }
+    }
+
+    /// Whether the job's tables fit in memory here, by its plan; of ranks as processes each looks for itself, and none
+    /// speaks to another.
+    ///
+    /// # Errors
+    /// When they do not, or the plan cannot be made.
+    pub fn check_memory(&self, job: &Job) -> Result<(), TrainError> {
+        let plan = plan_of(job, self.count())?;
+        let ranks = match self {
+            Ranks::Threads(count) => 0..*count,
+            Ranks::One { comm, .. } => comm.rank()..comm.rank() + 1,
+        };
+        let needed = ranks.map(|rank| memory::of_rank(job, &plan, rank)).sum();
+        memory::check(job, needed).map_err(TrainError::Memory)
     }
 
     /// Where ranks are processes and one has failed, all fail.

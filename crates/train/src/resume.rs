@@ -15,7 +15,7 @@ use campanile_tables::checkpoint::{
     self, Checkpoint, CheckpointError, DenseKind, DenseLayout, Limits, Load, Manifest, Progress, Sweep,
     TableLayout, TensorEntry, Written,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{TrainError, clock::Stopwatch, loader::Mark, observe::Wish, rank::RankState, scores::Scores};
 
@@ -88,8 +88,10 @@ impl<'a> Checkpoints<'a> {
         let Some(path) = checkpoint::latest(&self.directory)? else { return Ok(0) };
         let found = Checkpoint::open(&path)?;
         let manifest = found.manifest();
-        let runs = [manifest.job["run"].clone(), json!(self.job.run)].map(without_idle_towers);
-        if let Some(difference) = difference(&runs[0], &runs[1]) {
+        let wrote: Result<Job, _> = serde_json::from_value(manifest.job.clone());
+        let wrote =
+            wrote.map_err(|error| TrainError::NoJob { path: path.clone(), reason: error.to_string() })?;
+        if let Some(difference) = difference(&wrote, self.job) {
             return Err(TrainError::OtherRun { path, difference });
         }
         if manifest.transforms != self.fingerprint {
@@ -99,9 +101,15 @@ impl<'a> Checkpoints<'a> {
         load(&found, state, comm.rank(), Load::RowsAndState)?;
         scores.restore(&manifest.extra["scores"], &path)?;
         let step = manifest.step;
-        self.mark = manifest.cursor["next"]
-            .as_u64()
-            .map(|next| Mark { next, time_ms: manifest.cursor["time_ms"].as_i64().unwrap_or_default() });
+        let cursor = &manifest.cursor;
+        // Earlier programs noted neither the topic nor the record.
+        let number = |key: &str| cursor[key].as_u64().unwrap_or_default();
+        self.mark = cursor["next"].as_u64().map(|next| Mark {
+            next,
+            time_ms: cursor["time_ms"].as_i64().unwrap_or_default(),
+            identity: number("identity"),
+            sum: number("sum"),
+        });
         self.published = Some((step, path));
         Ok(step)
     }
@@ -114,12 +122,11 @@ impl<'a> Checkpoints<'a> {
         (by_steps || wish == Wish::Checkpoint) && done < last
     }
 
-    /// What the clock of this rank wishes: a checkpoint, when the last one was begun too long ago. Ranks' clocks differ, so
+    /// What the clock of rank 0 wishes: a checkpoint, when the last one was begun too long ago. Ranks' clocks differ, so
     /// they must agree on it.
-    pub fn wish(&self) -> Wish {
-        let minutes = self.job.process.checkpoint_every_minutes;
-        let is_late = minutes > 0 && self.watch.seconds() >= minutes as f64 * 60.0;
-        if is_late && self.under_way.is_none() { Wish::Checkpoint } else { Wish::Nothing }
+    pub fn wish(&self, rank: usize) -> Wish {
+        let is_late = is_late(self.job.process.checkpoint_every_minutes, self.watch.seconds());
+        if is_late && rank == 0 && self.under_way.is_none() { Wish::Checkpoint } else { Wish::Nothing }
     }
 
     /// Does a checkpoint's share of work between two steps: begins one when it is due, copies some rows of the
@@ -197,7 +204,9 @@ impl<'a> Checkpoints<'a> {
         let mut manifest = Manifest::new(step, layouts.collect());
         manifest.cursor = match self.mark {
             None => json!({ "step": step }),
-            Some(Mark { next, time_ms }) => json!({ "step": step, "next": next, "time_ms": time_ms }),
+            Some(Mark { next, time_ms, identity, sum }) => {
+                json!({ "step": step, "next": next, "time_ms": time_ms, "identity": identity, "sum": sum })
+            }
         };
         manifest.run_hash = run.hash();
         manifest.transforms = self.fingerprint.to_owned();
@@ -390,46 +399,21 @@ fn entry(parameter: &Parameter, suffix: &str) -> TensorEntry {
     TensorEntry { name: format!("{}{suffix}", parameter.name), shape: parameter.shape.clone() }
 }
 
-/// A run without towers that have no modules: these change no result.
-fn without_idle_towers(mut run: Value) -> Value {
-    if run["model"]["towers"]["variant"] != "towers"
-        && let Some(model) = run["model"].as_object_mut()
-    {
-        model.remove("towers");
-    }
-    run
+/// Whether the last checkpoint was begun too long ago.
+fn is_late(minutes: u64, seconds: f64) -> bool {
+    minutes > 0 && seconds >= minutes as f64 * 60.0
 }
 
-/// Which keys of two runs differ, but for those that only say when to stop or when to look.
-fn difference(found: &Value, wanted: &Value) -> Option<String> {
-    const HARMLESS: [&str; 3] = ["epochs", "steps_max", "evaluate"];
-    let mut differing = Vec::new();
-    collect_differences("run", found, wanted, &mut differing);
-    differing.retain(|key| !HARMLESS.iter().any(|harmless| key.starts_with(&format!("run.{harmless}"))));
-    let more = if differing.len() > 3 { " and others" } else { "" };
-    differing.truncate(3);
-    if differing.is_empty() { None } else { Some(format!("{}{more}", differing.join(", "))) }
-}
+/// Keys that differ which are named; the rest is counted.
+const NAMED_MAX: usize = 3;
 
-fn collect_differences(key: &str, found: &Value, wanted: &Value, out: &mut Vec<String>) {
-    match (found, wanted) {
-        (Value::Object(a), Value::Object(b)) => {
-            let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
-            keys.sort();
-            keys.dedup();
-            for name in keys {
-                let null = &Value::Null;
-                collect_differences(
-                    &format!("{key}.{name}"),
-                    a.get(name).unwrap_or(null),
-                    b.get(name).unwrap_or(null),
-                    out,
-                );
-            }
-        }
-        _ if found != wanted => out.push(key.to_owned()),
-        _ => {}
-    }
+/// What a job's run says otherwise than that of a checkpoint, in words.
+fn difference(wrote: &Job, now: &Job) -> Option<String> {
+    let mut changes = wrote.run.changes(&now.run);
+    let more = changes.len().saturating_sub(NAMED_MAX);
+    changes.truncate(NAMED_MAX);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (!changes.is_empty()).then(|| format!("{}{more}", changes.join("; ")))
 }
 
 #[cfg(test)]
@@ -437,10 +421,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_differ_are_told_apart_by_key() {
-        let run = json!({ "seed": 1, "epochs": 2, "model": { "dim": 16 } });
-        assert_eq!(difference(&run, &json!({ "seed": 1, "epochs": 9, "model": { "dim": 16 } })), None);
-        let other = json!({ "seed": 2, "epochs": 2, "model": { "dim": 8 } });
-        assert_eq!(difference(&run, &other).unwrap(), "run.model.dim, run.seed");
+    fn a_checkpoint_is_wished_when_its_minutes_have_passed() {
+        assert!(!is_late(0, f64::MAX));
+        assert!(!is_late(10, 599.0));
+        assert!(is_late(10, 600.0));
+        assert_eq!(Job::parse(NO_WORD).unwrap().process.checkpoint_every_minutes, 10);
     }
+
+    /// A job that says nothing of checkpoints.
+    const NO_WORD: &str = "[run.data]\nkind = \"synthetic\"\n[run.tables]\ndim = 4\n[run.model]\nkind = \"mlp\"\nhidden = [4]\n\
+                           [run.sparse]\nlearning_rate = 0.1\n[run.dense]\nlearning_rate = 0.1\n";
 }

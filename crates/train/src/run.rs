@@ -142,6 +142,12 @@ pub trait Stream: Sync {
     /// # Errors
     /// When the stream cannot be read.
     fn source(&self, feed: Feed, first_step: u64, mark: Mark) -> Result<Box<dyn Source>, TrainError>;
+
+    /// Puts what was read on disk: a checkpoint that says it was trained on must not be ahead of it after a power cut.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn keep_read(&self) -> Result<(), TrainError>;
 }
 
 /// Trains a job on a stream, going on where its newest checkpoint ends, until the stream ends or `run.steps_max` steps
@@ -229,6 +235,11 @@ impl Trainer<'_> {
             journal.evaluated(steps, "valid", valid.as_deref())?;
             journal.evaluated(steps, "test", test.as_deref())?;
         }
+        // On every rank the same: an evaluation that was cut short was so by agreement.
+        let cut = |split: &Option<Dataset>, scores: bool| judged && split.is_some() && !scores;
+        let interrupted = agreed == Wish::Stop
+            || cut(&self.prepared.valid, valid.is_some())
+            || cut(&self.prepared.test, test.is_some());
         self.pulse.enter("end");
         let training = scores.running();
         let (second_half, teacher) = (scores.late(), scores.teacher());
@@ -244,7 +255,7 @@ impl Trainer<'_> {
             valid,
             test,
             checkpoint,
-            interrupted: agreed == Wish::Stop || (self.wish)() == Wish::Stop,
+            interrupted,
         })
     }
 
@@ -311,7 +322,7 @@ impl Trainer<'_> {
             samples += batch.global_count as u64;
             checkpoints.set_mark(batch.mark);
             ended = done;
-            wishes.own = (self.wish)().max(if comm.rank() == 0 { checkpoints.wish() } else { Wish::Nothing });
+            (wishes.own, wishes.step) = ((self.wish)().max(checkpoints.wish(comm.rank())), number);
             let said = (state.logits(), state.task_count());
             let predictions;
             (predictions, agreed) = Predictions::collect_and_agree(comm, &batch, said, &mut wishes)?;
@@ -323,7 +334,7 @@ impl Trainer<'_> {
             let due = checkpoints.is_due(done, last, agreed);
             if due || agreed == Wish::Stop {
                 state.settle(comm, &mut carry)?;
-                trouble = trouble.and(scores.check_sane(number));
+                trouble = trouble.and(scores.check_sane(number)).and(self.keep_read());
             }
             let published = checkpoints.after_step(comm, state, (scores, &trouble), due, done)?;
             published.iter().for_each(|(step, path)| self.say(&Event::Checkpoint { step: *step, path }));
@@ -333,18 +344,23 @@ impl Trainer<'_> {
             }
             state.timings.stop();
             if looks {
-                let valid = self.evaluate(state, "valid", done, run.evaluate.samples_max)?;
-                if let Some(journal) = journal {
-                    trouble = trouble.and(journal.evaluated(done, "valid", valid.as_deref()));
-                }
+                trouble = trouble.and(self.look(state, done, journal)?);
             }
             if agreed == Wish::Stop {
                 break;
             }
         }
-        let trouble = trouble.and(scores.check_sane(ended.saturating_sub(1)));
+        let trouble = trouble.and(scores.check_sane(ended.saturating_sub(1))).and(self.keep_read());
         self.together(trouble)?;
         Ok((ended, samples, agreed))
+    }
+
+    /// Before a checkpoint, on rank 0.
+    fn keep_read(&self) -> Result<(), TrainError> {
+        match self.stream {
+            Some(stream) if self.comm.rank() == 0 => stream.keep_read(),
+            _ => Ok(()),
+        }
     }
 
     /// Tells of a step on rank 0, and notes the window that ends with it.
@@ -381,6 +397,17 @@ impl Trainer<'_> {
         is_pipelined(self.job, self.comm)
     }
 
+    /// Evaluates on the validation rows in the middle of a run; within, what rank 0 met when it noted the result.
+    fn look(
+        &self,
+        state: &mut RankState,
+        done: u64,
+        journal: &mut Option<Journal>,
+    ) -> Result<Result<(), TrainError>, TrainError> {
+        let valid = self.evaluate(state, "valid", done, self.job.run.evaluate.samples_max)?;
+        Ok(journal.as_mut().map_or(Ok(()), |journal| journal.evaluated(done, "valid", valid.as_deref())))
+    }
+
     fn evaluate(
         &self,
         state: &mut RankState,
@@ -391,11 +418,11 @@ impl Trainer<'_> {
         let dataset = if split == "valid" { &self.prepared.valid } else { &self.prepared.test };
         let Some(dataset) = dataset else { return Ok(None) };
         self.pulse.enter(split);
-        let rows = dataset.row_count();
+        let dataset = dataset.evenly(samples_max);
         // An evaluation between two steps is part of the run's metrics, so it is made even if a stop is wished.
         let wish: &dyn Fn() -> Wish = if step == self.last_step() { self.wish } else { &|| Wish::Nothing };
-        let rows = if samples_max == 0 { rows } else { rows.min(samples_max) };
-        let scores = evaluate(self.comm, state, &self.job.run, dataset, self.feed(rows), wish)?;
+        let feed = self.feed(dataset.row_count());
+        let scores = evaluate(self.comm, state, &self.job.run, &dataset, feed, wish)?;
         self.pulse.enter("train");
         let Some(scores) = scores else { return Ok(None) };
         self.say(&Event::Evaluated { step, split, scores: &scores });

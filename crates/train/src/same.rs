@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Debug,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -28,7 +29,9 @@ pub fn facts(job: &Job, prepared: &Prepared, plan: &Plan) -> Vec<Fact> {
         ("the program's version", env!("CARGO_PKG_VERSION").to_owned(), "put the same program on all hosts"),
         ("the hash of [run]", job.run.hash(), "start all ranks with the same job file"),
         ("the number of grains", job.run.grain_count.to_string(), "start all ranks with the same job file"),
-        // These decide which messages are sent, and when.
+        // These decide which messages are sent, and when. The hash leaves out towers that have no module, for they change
+        // no result; they do change the ways of the vectors.
+        ("[run.towers]", short(&job.run.model.towers), "start all ranks with the same job file"),
         ("process.pipeline", format!("{:?}", job.process.pipeline), "start all ranks with the same job file"),
         (
             "process.checkpoint_every_steps",
@@ -41,10 +44,10 @@ pub fn facts(job: &Job, prepared: &Prepared, plan: &Plan) -> Vec<Fact> {
     ]
 }
 
-/// A plan in a few characters; equal plans give equal ones on ranks that run the same program.
-fn short(plan: &Plan) -> String {
+/// Something large in a few characters; equal ones give equal ones on ranks that run the same program.
+fn short(value: &impl Debug) -> String {
     let mut hasher = DefaultHasher::new();
-    format!("{plan:?}").hash(&mut hasher);
+    format!("{value:?}").hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
@@ -157,6 +160,40 @@ mod tests {
                  red; paint it"
             )
         );
+    }
+
+    /// What decides which messages are sent is compared; what each rank may have for itself is not.
+    #[test]
+    fn keys_that_shape_the_messages_are_facts() {
+        let text = |towers: &str, process: &str| {
+            format!(
+                "[run.data]\nkind = \"synthetic\"\n[run.data.world]\npreset = \"linear\"\n[run.tables]\ndim = 4\n\
+                 [run.model]\nkind = \"dlrm\"\nbottom = [4]\ntop = [4]\n[run.sparse]\nlearning_rate = 0.1\n[run.dense]\nlearning_rate = 0.1\n{towers}[process]\n{process}"
+            )
+        };
+        let features = Job::parse(&text("", "")).unwrap().run.model.features;
+        let features: Vec<String> = features.into_iter().map(|feature| feature.name).collect();
+        let towers = |variant: &str| {
+            let (a, b) = features.split_at(features.len() / 2);
+            let tower = |name: &str, own: &[String]| {
+                format!("[[run.towers.tower]]\nname = \"{name}\"\nfeatures = {own:?}\n")
+            };
+            format!("[run.towers]\nvariant = \"{variant}\"\n{}{}", tower("a", a), tower("b", b))
+        };
+        let told = |variant: &str, process: &str| {
+            let job = Job::parse(&text(&towers(variant), process)).unwrap();
+            let prepared = Prepared::without_rows(&job.run.data).unwrap();
+            facts(&job, &prepared, &crate::run::plan_for(&job.run.model, 1))
+        };
+        let here = told("flat", "");
+        let differ = |variant: &str, process: &str| -> Vec<&str> {
+            let there = told(variant, process);
+            here.iter().zip(&there).filter(|(here, there)| here != there).map(|(here, _)| here.0).collect()
+        };
+        assert_eq!(differ("flat", "pipeline = \"off\""), ["process.pipeline"]);
+        assert_eq!(differ("flat", "checkpoint_every_steps = 7"), ["process.checkpoint_every_steps"]);
+        assert_eq!(differ("sptt", ""), ["[run.towers]"]);
+        assert!(differ("flat", "batches_ahead = 9\ncheckpoint_every_minutes = 3").is_empty());
     }
 
     #[test]

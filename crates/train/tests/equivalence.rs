@@ -2,6 +2,8 @@
 
 #[path = "equivalence/case.rs"]
 mod case;
+#[path = "equivalence/schedules.rs"]
+mod schedules;
 
 use campanile_comm::{Communicator, threads};
 use campanile_kernels::Isa;
@@ -309,7 +311,7 @@ fn ranks_that_sit_by_towers_fail_together() {
         });
         for words in failed.unwrap() {
             let words = words.expect("every rank has failed");
-            assert!(words.contains("rank") && words.contains("1000000"), "{words}");
+            assert!(words.contains("rank 1: ") && words.contains("1000000"), "{words}");
         }
     }
 }

@@ -43,6 +43,10 @@ impl Communicator for Counting {
         self.inner.rank_count()
     }
 
+    fn number(&self, place: usize) -> usize {
+        self.inner.number(place)
+    }
+
     fn crosses_processes(&self) -> bool {
         false
     }

@@ -1,58 +1,15 @@
-//! What we build on: one registry, no crate twice without a reason, versions in one place.
+//! What we build on: versions stand in one place. What may be built on at all is `deny.toml`'s to say.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
-/// Crates that may stand in the tree in several versions, and why.
-const SEVERAL_VERSIONS: &[(&str, &str)] = &[
-    ("cpufeatures", "the keys of NATS, which the feature nats needs, are behind"),
-    ("foldhash", "comes with each of the two releases of hashbrown"),
-    ("getrandom", "pulled in by hashing and temporary files of others; small"),
-    ("hashbrown", "pulled in by Parquet and by indexmap"),
-    ("itertools", "bindgen, which the feature mpi builds with, is behind"),
-    ("r-efi", "for UEFI targets only; never built here"),
-    ("rand", "the keys of NATS, which the feature nats needs, are behind"),
-    ("rand_chacha", "comes with each of the two releases of rand"),
-    ("rand_core", "comes with each of the two releases of rand"),
-    ("shlex", "bindgen, which the feature mpi builds with, is behind"),
-    ("syn", "derive macros are moving from 2 to 3"),
-    ("windows-sys", "for Windows only"),
-    ("windows-targets", "for Windows only"),
-];
-
-/// Checks the lock file and the manifests.
+/// Checks the manifests.
 pub fn complaints(root: &Path) -> Vec<String> {
-    let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
-    let mut complaints = lock_complaints(&lock);
+    let mut complaints = Vec::new();
     for entry in fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {
         let path = format!("crates/{}/Cargo.toml", entry.file_name().to_string_lossy());
         if let Ok(manifest) = fs::read_to_string(root.join(&path)) {
             complaints.extend(manifest_complaints(&path, &manifest));
         }
-    }
-    complaints
-}
-
-/// Several versions of one crate, and crates from elsewhere than the registry.
-pub fn lock_complaints(lock: &str) -> Vec<String> {
-    let table: toml::Table = lock.parse().unwrap_or_default();
-    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut complaints = Vec::new();
-    for package in table.get("package").and_then(|packages| packages.as_array()).into_iter().flatten() {
-        let text = |key: &str| package.get(key).and_then(|value| value.as_str());
-        let (Some(name), Some(version)) = (text("name"), text("version")) else { continue };
-        versions.entry(name).or_default().push(version);
-        if let Some(source) = text("source").filter(|source| !source.starts_with("registry+")) {
-            complaints
-                .push(format!("Cargo.lock: {name} comes from {source}; use a release from the registry"));
-        }
-    }
-    let allowed = |name: &str| SEVERAL_VERSIONS.iter().any(|(known, _)| *known == name);
-    for (name, versions) in versions.iter().filter(|(name, versions)| versions.len() > 1 && !allowed(name)) {
-        complaints.push(format!(
-            "Cargo.lock: {name} stands in the tree as {}; align the versions, or add it with a reason to \
-             SEVERAL_VERSIONS in xtask/src/tidy/dependencies.rs",
-            versions.join(" and ")
-        ));
     }
     complaints
 }

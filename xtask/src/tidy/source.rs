@@ -32,8 +32,10 @@ const BOUNDS: &[Bound] = &[
             "crates/tables/src/slab.rs",
             "crates/serve/tests/allocations.rs",
             "crates/data/src/packed/",
+            "crates/fuzz/src/allocator.rs",
         ],
-        why: "unsafe code lives in kernels' vector modules, in the modules that map memory, and where MPI is called",
+        why: "unsafe code lives in kernels' vector modules, in the modules that map memory, where MPI is called, and in \
+              the allocators of tests",
     },
     Bound {
         texts: &["Instant::now", "SystemTime::now"],
@@ -42,13 +44,14 @@ const BOUNDS: &[Bound] = &[
             "crates/train/src/clock.rs",
             "crates/server/src/clock.rs",
             "crates/kernels/src/peak.rs",
+            "crates/fuzz/src/main.rs",
             "xtask/src/stages.rs",
         ],
         why: "time is read by the command line and by the clocks of train and server; take a clock or a time as an argument",
     },
     Bound {
         texts: &["std::env::", "env::var", "env::args"],
-        allowed: &["crates/cli/", "xtask/"],
+        allowed: &["crates/cli/", "crates/fuzz/src/main.rs", "xtask/"],
         why: "only the command line reads flags and the environment; take the value as an argument",
     },
     Bound {
@@ -82,6 +85,18 @@ const SPEC_BOUND: Bound = Bound {
     why: "`spec` has no I/O and no threads, and its order is the same on every rank; use BTreeMap or Vec",
 };
 
+/// What the system's mathematics library computes: its last bits differ between machines. A square root is exact.
+const ELEMENTARY: &[&str] = &[
+    "exp", "exp2", "exp_m1", "ln", "ln_1p", "log2", "log10", "powf", "powi", "sin", "cos", "tan", "sin_cos",
+    "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "cbrt", "hypot",
+];
+
+/// Where no bit of a result hangs on them: the command line, the network, and prices of plans.
+const ELEMENTARY_ALLOWED: &[&str] = &["crates/cli/", "crates/server/", "crates/planner/"];
+
+/// The part of the planner that gives models their form.
+const ELEMENTARY_BANNED: &str = "crates/planner/src/towers";
+
 /// Checks one file.
 pub fn complaints(file: &File) -> Vec<String> {
     let mut complaints = machine_complaints(file);
@@ -93,6 +108,8 @@ pub fn complaints(file: &File) -> Vec<String> {
         complaints.extend(length_complaints(file));
         complaints.extend(function_complaints(file));
         complaints.extend(bound_complaints(file));
+        complaints.extend(elementary_complaints(file));
+        complaints.extend(unchecked_complaints(file));
         complaints.extend(type_complaints(file));
     }
     complaints
@@ -198,6 +215,45 @@ pub fn bound_complaints(file: &File) -> Vec<String> {
                     bound.why
                 ));
             }
+        }
+    }
+    complaints
+}
+
+/// Tests that pass although they left something out: in CI they must fail.
+pub fn unchecked_complaints(file: &File) -> Vec<String> {
+    let asks = ["var_os(\"CI\")", "option_env!(\"CI\")"].iter().any(|text| file.text.contains(text));
+    let line = file.text.lines().position(|line| line.contains("NOT CHECKED") && !is_comment(line));
+    let complaint = |at: usize| {
+        format!("{}:{}: a test that leaves something out must fail where `CI` is set", file.path, at + 1)
+    };
+    line.filter(|_| !asks).map(complaint).into_iter().collect()
+}
+
+/// Calls of the system's mathematics library where results are made; tests may compare with it.
+pub fn elementary_complaints(file: &File) -> Vec<String> {
+    let allowed = ELEMENTARY_ALLOWED.iter().any(|path| file.path.starts_with(path));
+    if allowed && !file.path.starts_with(ELEMENTARY_BANNED) {
+        return Vec::new();
+    }
+    let is_call = |line: &str, name: &str| {
+        let method = line.contains(&format!(".{name}("));
+        let path = ["f32", "f64"].iter().any(|float| {
+            let path = format!("{float}::{name}");
+            let mut rests = line.match_indices(&path).map(|(at, _)| &line[at + path.len()..]);
+            rests.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        });
+        method || path
+    };
+    let mut complaints = Vec::new();
+    for (index, line) in body(file).lines().enumerate().filter(|(_, line)| !is_comment(line)) {
+        if let Some(name) = ELEMENTARY.iter().find(|name| is_call(line, name)) {
+            complaints.push(format!(
+                "{}:{}: `{name}` of the system may not stand here: its last bits differ between machines; \
+                 `campanile_spec::elementary` has it from basic operations",
+                file.path,
+                index + 1
+            ));
         }
     }
     complaints

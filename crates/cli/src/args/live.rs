@@ -7,7 +7,7 @@ use clap::Args;
 /// Which event log.
 #[derive(Debug, Clone, Args)]
 pub struct LogArguments {
-    /// The event log: dir:PATH, or nats://HOST:PORT/PREFIX (also tls://, and USER:PASSWORD@ before the host).
+    /// The event log: dir:PATH, or nats://HOST:PORT/PREFIX (also tls://, and USER@ before the host).
     pub log: String,
     /// How to get into a NATS server.
     #[command(flatten)]
@@ -20,7 +20,11 @@ pub struct EntryArguments {
     /// A NATS credentials file, as `nsc` makes them.
     #[arg(long, value_name = "FILE")]
     pub nats_credentials: Option<PathBuf>,
-    /// Certificates of a NATS server to trust beside the system's.
+    /// The password of the USER@ in the log's address, on the first line of a file. Without it, the environment's
+    /// CAMPANILE_NATS_PASSWORD. One that stands in the address is seen by everybody who sees processes.
+    #[arg(long, value_name = "FILE")]
+    pub nats_password_file: Option<PathBuf>,
+    /// Certificates of a NATS server to trust beside the system's. The connection is then refused unless it is TLS.
     #[arg(long, value_name = "FILE")]
     pub nats_ca: Option<PathBuf>,
     /// Copies of every stream in a NATS cluster.
@@ -53,12 +57,20 @@ pub struct JoinArguments {
     /// Memory for features of open impressions; what does not fit is read again from the log.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub features_mib: usize,
+    /// Impressions that may be open at once, each about 150 bytes of memory; more end the command, and nothing is lost. As many
+    /// are remembered when they are closed; of more, the oldest are forgotten, and counted.
+    #[arg(long, value_name = "N", default_value_t = 20_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub impressions_max: u64,
+    /// How far ahead of all others the time of a record may be. One that is further ahead is set aside and counted, and taken when
+    /// time comes near it, or when 32 impressions in a row agree. Without it, 24h, and at least twice the longest window.
+    #[arg(long, value_name = "TIME")]
+    pub jump: Option<Time>,
     /// Write an example once more when a label of it comes late, with that label alone: for jobs with
     /// run.corrections = "train". Others pass over it.
     #[arg(long)]
     pub repeat_late: bool,
-    /// For a new log: how long records are kept, in the time of the stream; without it, for ever. Longer than any window, and
-    /// than any model may be behind.
+    /// For a new log: how long records are kept, in the time of the stream; without it, for ever. Longer than any model may be
+    /// behind, and than the longest window, --disorder and --remember together.
     #[arg(long, value_name = "TIME")]
     pub keep: Option<Time>,
     /// For a new log: how much of each topic is kept; without it, all.
@@ -85,6 +97,10 @@ pub struct AugmentStreamArguments {
     /// How long ids are remembered, to recognise impressions that come again. Without it, 1h.
     #[arg(long, value_name = "TIME")]
     pub remember: Option<Time>,
+    /// Finish a turn that was interrupted with the current version of the teacher, where the registry no longer has the one that it
+    /// was begun with.
+    #[arg(long)]
+    pub other_version: bool,
     /// When to end.
     #[command(flatten)]
     pub ending: EndArguments,

@@ -54,7 +54,7 @@ pub struct GateArguments {
     /// The hold-out.
     #[arg(long, value_enum, default_value = "valid")]
     pub split: SplitName,
-    /// Rows of the hold-out to look at; 0 means all.
+    /// Rows of the hold-out to look at, evenly spread over it; 0 means all.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub rows: u64,
 }

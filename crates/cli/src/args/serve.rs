@@ -54,6 +54,10 @@ pub struct ServeArguments {
     /// How long requests under way may take when the server is told to end, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10)]
     pub drain_seconds: u64,
+    /// After SIGTERM, how long requests are still answered while health already says not ready, so that balancers send
+    /// them elsewhere, in seconds. Ctrl-C, or a second signal, does not wait.
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    pub not_ready_seconds: u64,
     #[command(flatten)]
     pub security: SecurityArguments,
     #[command(flatten)]
@@ -71,7 +75,7 @@ pub struct ServeArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Security")]
 pub struct SecurityArguments {
-    /// Bearer tokens, one a line; a request needs one of them.
+    /// Bearer tokens, one a line; a request needs one of them. The file is read again when it changes.
     #[arg(long, value_name = "FILE", conflicts_with = "no_auth")]
     pub token_file: Option<PathBuf>,
     /// Everybody who can connect may ask, even on an address that other machines can reach.
@@ -86,7 +90,7 @@ pub struct SecurityArguments {
     /// Clients must show a certificate that one of these signed (mutual TLS).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
-    /// Let clients load and unload models.
+    /// Let clients load and unload models; on an address that others can reach, only with --token-file or --client-ca.
     #[arg(long)]
     pub allow_repository_control: bool,
 }
@@ -104,6 +108,9 @@ pub struct LogArguments {
     /// A new file begins after so many megabytes.
     #[arg(long, value_name = "MB", default_value_t = 64)]
     pub log_segment_mb: u64,
+    /// Megabytes of a log's directory; what is beyond them is not noted, counted, and said. A broker has limits of its own.
+    #[arg(long, value_name = "MB", default_value_t = 65536)]
+    pub log_max_mb: u64,
     /// An event log in place of the directory.
     #[cfg(feature = "live")]
     #[command(flatten)]
@@ -119,6 +126,10 @@ pub struct EventLogArguments {
     /// where `campanile join` takes it. Never delays an answer. See docs/live.md.
     #[arg(long, value_name = "LOG", conflicts_with = "feature_log")]
     pub log_features: Option<String>,
+    /// A column that the model does not read and impressions are to have: what clients send as `log.NAME`. May be
+    /// repeated; what clients send beside them is not noted.
+    #[arg(long = "log-column", value_name = "NAME", requires = "log_features")]
+    pub log_columns: Vec<String>,
     /// How to get into a NATS server.
     #[command(flatten)]
     pub entry: super::live::EntryArguments,
@@ -134,7 +145,7 @@ pub struct ObservationArguments {
     /// Send OpenTelemetry traces to this OTLP collector (gRPC), such as http://127.0.0.1:4317.
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub traces: Option<String>,
-    /// The share of requests that is traced, unless the caller's `traceparent` decides.
+    /// The share of requests that is traced, whatever a caller's `traceparent` says.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     pub trace_sample: f64,
 }
@@ -160,9 +171,13 @@ pub struct LimitArguments {
     /// Samples of a request.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub max_samples: usize,
-    /// Connections that may be open.
+    /// Connections that may be open on each address. When all are, a newcomer gets the place of one that asks nothing.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_connections: u32,
+    /// Megabytes that all requests together may take: their bodies, what they expand to, and their answers. One connection
+    /// may have no more than what is left for all others.
+    #[arg(long, value_name = "MB", default_value_t = 512)]
+    pub request_memory_mb: u64,
 }
 
 /// How rows are held.

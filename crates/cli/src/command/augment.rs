@@ -85,7 +85,7 @@ fn refuse_rows(arguments: &AugmentArguments) -> Result<()> {
         ("--output", rows.output.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((flag, _)) => bail!("{flag} is for a job file, and {} is an event log", arguments.source),
+        Some((flag, _)) => bail!("{flag} is for a job file, and an event log is named"),
         None => Ok(()),
     }
 }

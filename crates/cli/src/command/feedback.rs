@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use campanile_stream::{
-    log::{Log, Record},
+    log::{Log, Record, address},
     records::{Feedback, Schema, Schemas, TICK, impression_id},
     topics::{EXAMPLES, FEEDBACK},
 };
@@ -28,7 +28,8 @@ type Timed = (u64, Vec<u8>);
 pub fn run(arguments: &FeedbackArguments) -> Result<()> {
     let log = stage::open_log(&arguments.log.log, &arguments.log.entry)?;
     let tasks = Schemas::newest(&*log, EXAMPLES, 0)?.with_context(|| {
-        format!("{} knows no tasks yet: `campanile join` names them when it is started", arguments.log.log)
+        let log = address::shown(&arguments.log.log);
+        format!("{log} knows no tasks yet: `campanile join` names them when it is started")
     })?;
     let input: Box<dyn Read> = match arguments.file.as_deref() {
         Some(path) if path != Path::new("-") => {
@@ -42,7 +43,8 @@ pub fn run(arguments: &FeedbackArguments) -> Result<()> {
     }
     log.sync()?;
     if !arguments.quiet {
-        println!("{} lines of feedback written", format::count(count));
+        let count = format::count(count);
+        println!("{count} lines of feedback written; `campanile join` counts those that name no impression");
     }
     write_report(arguments.report.as_deref(), &json!({ "command": "feedback", "lines": count }))
 }

@@ -6,10 +6,12 @@
 
 mod crew;
 mod mpirun;
+mod own;
 
 use std::{
-    net::{TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
     process::{Child, ExitStatus},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -17,10 +19,16 @@ use anyhow::{Context, Result, bail};
 use campanile_comm::host_name;
 
 use self::crew::{Crew, Limits};
-use crate::{args::LaunchArguments, heartbeat::Launcher};
+use crate::{
+    args::LaunchArguments,
+    heartbeat::Launcher,
+    interrupt::{Interrupted, Interrupts, Signal},
+};
 
-/// How often the launcher looks.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the launcher looks: often enough to tell which rank went first, and seldom enough to cost nothing.
+fn look_every(ranks: usize) -> Duration {
+    Duration::from_micros(100 * ranks as u64).clamp(Duration::from_millis(2), Duration::from_millis(50))
+}
 
 /// How long mpirun has to end a job by itself after it has lost a rank, or after it was asked to.
 const MPIRUN_SECONDS: f64 = 3.0;
@@ -32,6 +40,8 @@ enum Ending {
     Told,
     /// A rank died or hangs: what to tell of it.
     Lost(String),
+    /// It was asked to stop, and has.
+    Interrupted(Signal),
 }
 
 /// Runs the command.
@@ -42,6 +52,18 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     if arguments.silence == 0 {
         bail!("--silence must be at least 1 second");
     }
+    // The launcher alone hears the terminal: ranks stop together, with a checkpoint, and mpirun would end them at once.
+    let interrupts = Arc::<Interrupts>::default();
+    interrupts.listen(|signal, count| {
+        eprintln!(
+            "launch: {}: {}",
+            signal.name(),
+            match count {
+                1 => "the ranks are asked to stop; a second one ends them at once",
+                _ => "ended",
+            }
+        );
+    })?;
     let mut command = arguments.command.clone();
     for attempt in 0..=arguments.restarts {
         if attempt > 0 {
@@ -52,10 +74,17 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
             // What was trained before the fault is not to be thrown away.
             command.retain(|word| word != "--fresh");
         }
-        match attempt_once(arguments, &command)? {
+        match attempt_once(arguments, &command, &interrupts)? {
             Ending::Fine => return Ok(()),
             Ending::Told => bail!("the job failed; see the message of its rank above"),
-            Ending::Lost(words) => eprintln!("launch: {words}"),
+            Ending::Lost(words) => {
+                eprintln!("launch: {words}");
+                // Who was told to stop does not start again.
+                if let Some(signal) = interrupts.first() {
+                    return Err(interrupted(signal).into());
+                }
+            }
+            Ending::Interrupted(signal) => return Err(interrupted(signal).into()),
         }
     }
     bail!(
@@ -63,13 +92,17 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     )
 }
 
+fn interrupted(signal: Signal) -> Interrupted {
+    Interrupted { signal, words: "the same command goes on from the last checkpoint".to_owned() }
+}
+
 /// Starts the job and watches it to its end.
-fn attempt_once(arguments: &LaunchArguments, command: &[String]) -> Result<Ending> {
+fn attempt_once(arguments: &LaunchArguments, command: &[String], interrupts: &Interrupts) -> Result<Ending> {
     let hosts = mpirun::hosts(arguments)?;
-    let listener = TcpListener::bind(("0.0.0.0", 0)).context("cannot listen for the ranks' heartbeats")?;
-    listener.set_nonblocking(true)?;
+    let listeners = listen(&hosts).context("cannot listen for the ranks' heartbeats")?;
+    let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
     let launcher = Launcher {
-        addresses: addresses(listener.local_addr()?.port(), &hosts),
+        addresses: addresses.collect::<Result<_>>()?,
         token: token()?,
         silence: Duration::from_secs(arguments.silence),
     };
@@ -83,11 +116,18 @@ fn attempt_once(arguments: &LaunchArguments, command: &[String]) -> Result<Endin
     let mut crew = Crew::new(arguments.processes, launcher.token, limits);
     let mut lost_since: Option<Instant> = None;
     loop {
-        let trouble = crew.look(&listener);
+        if let Some(signal) = interrupts.first() {
+            crew.ask_to_stop(signal);
+            if interrupts.count() > 1 {
+                end(&mut child, &crew)?;
+                return Ok(Ending::Interrupted(signal));
+            }
+        }
+        let trouble = crew.look(&listeners);
         if let Some(status) = child.try_wait().context("cannot wait for mpirun")? {
             // The ranks' last words may still be under way.
-            crew.look(&listener);
-            return Ok(ending(&crew, status));
+            crew.look(&listeners);
+            return Ok(ending(&crew, status, interrupts.first()));
         }
         if let Some(words) = trouble {
             end(&mut child, &crew)?;
@@ -97,14 +137,23 @@ fn attempt_once(arguments: &LaunchArguments, command: &[String]) -> Result<Endin
             let since = *lost_since.get_or_insert_with(Instant::now);
             if since.elapsed().as_secs_f64() > MPIRUN_SECONDS {
                 end(&mut child, &crew)?;
-                return Ok(ending(&crew, ExitStatus::default()));
+                return Ok(ending(&crew, ExitStatus::default(), interrupts.first()));
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(look_every(arguments.processes));
     }
 }
 
-fn ending(crew: &Crew, status: ExitStatus) -> Ending {
+fn ending(crew: &Crew, status: ExitStatus, interrupted: Option<Signal>) -> Ending {
+    let told_to_stop = [Signal::Interrupt, Signal::Terminate]
+        .into_iter()
+        .find(|signal| status.code() == Some(i32::from(signal.exit_code())));
+    if let Some(signal) = interrupted.or(told_to_stop)
+        && !crew.has_told_a_reason()
+        && !status.success()
+    {
+        return Ending::Interrupted(signal);
+    }
     if let Some(words) = crew.lost() {
         return Ending::Lost(words);
     }
@@ -120,9 +169,12 @@ fn ending(crew: &Crew, status: ExitStatus) -> Ending {
 /// Ends mpirun and all ranks of this host; those of other hosts end with mpirun's daemon there, or by themselves when
 /// they hear nothing of this process any more.
 fn end(child: &mut Child, crew: &Crew) -> Result<()> {
+    // What a rank says of itself is not enough to end a process.
+    let mut ranks = crew.processes_on(&host_name());
+    ranks.retain(|process| own::is_of_launch(*process, crew.token()));
     signal("TERM", &[child.id()]);
     // A stopped process hears nothing but this.
-    signal("KILL", &crew.processes_on(&host_name()));
+    signal("KILL", &ranks);
     let start = Instant::now();
     while child.try_wait().context("cannot wait for mpirun")?.is_none() {
         if start.elapsed().as_secs_f64() > MPIRUN_SECONDS {
@@ -130,7 +182,7 @@ fn end(child: &mut Child, crew: &Crew) -> Result<()> {
             child.wait().context("cannot wait for mpirun")?;
             break;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(look_every(1));
     }
     Ok(())
 }
@@ -147,27 +199,27 @@ fn signal(name: &str, processes: &[u32]) {
         .status();
 }
 
-/// Where the ranks can reach this process: on the way to each of their hosts, and on this host itself.
-fn addresses(port: u16, hosts: &[mpirun::Host]) -> Vec<String> {
-    let mut addresses = Vec::new();
-    for host in hosts {
-        // Nothing is sent: this only asks the system which of its addresses it would use.
-        let local = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| {
-            socket.connect((host.name.as_str(), port))?;
-            socket.local_addr()
-        });
-        if let Ok(local) = local
-            && !local.ip().is_loopback()
-        {
-            addresses.push(format!("{}:{port}", local.ip()));
-        }
-    }
-    addresses.push(format!("127.0.0.1:{port}"));
-    addresses.sort();
+/// Listens where the ranks can reach this process, and nowhere else: on the way to each of their hosts, and on this host
+/// itself, which comes last, for the loopback of another host is not this one.
+fn listen(hosts: &[mpirun::Host]) -> Result<Vec<TcpListener>> {
+    // Nothing is sent: this only asks the system which of its addresses it would use.
+    let way_to = |host: &mpirun::Host| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        socket.connect((host.name.as_str(), 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let mut addresses: Vec<IpAddr> =
+        hosts.iter().filter_map(way_to).filter(|address| !address.is_loopback()).collect();
+    addresses.sort_unstable();
     addresses.dedup();
-    // The loopback of another host is not this one.
-    addresses.sort_by_key(|address| address.starts_with("127."));
-    addresses
+    addresses.push(Ipv4Addr::LOCALHOST.into());
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let listener = TcpListener::bind((address, 0)).with_context(|| format!("at {address}"))?;
+        listener.set_nonblocking(true)?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
 }
 
 /// A secret that nobody can guess.
@@ -177,4 +229,20 @@ fn token() -> Result<String> {
     let mut source = std::fs::File::open("/dev/urandom").context("cannot draw a token")?;
     source.read_exact(&mut bytes).context("cannot draw a token")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_on_this_host_listens_to_this_host_alone() {
+        let bound = |hosts: &[mpirun::Host]| {
+            let listeners = listen(hosts).unwrap();
+            listeners.iter().map(|listener| listener.local_addr().unwrap().ip()).collect::<Vec<_>>()
+        };
+        assert_eq!(bound(&[]), [Ipv4Addr::LOCALHOST]);
+        let here = mpirun::Host { name: "127.0.0.1".to_owned(), slots: 2 };
+        assert_eq!(bound(&[here]), [Ipv4Addr::LOCALHOST]);
+    }
 }

@@ -40,6 +40,12 @@ use crate::{
 /// How often the first thread looks around.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Looks between two times that the page's lines are saved.
+const LOOKS_A_SAVE: u64 = 10;
+
+/// The page's lines, in the loop's directory.
+const LINES_FILE: &str = "page.json";
+
 /// What every thread of a loop shares.
 struct Loop {
     /// Two loops in one directory would write one log.
@@ -71,6 +77,10 @@ impl Loop {
         let forward: Vec<u64> =
             file.members.iter().map(|member| forward_operations(&member.job)).collect::<Result<_>>()?;
         let board = Arc::new(Board::new(&file, &forward));
+        let lines = file.settings.directory.join(LINES_FILE);
+        if let Err(error) = board.restore(&lines) {
+            eprintln!("{}: {error}; the page's lines begin anew", lines.display());
+        }
         let stop = Arc::new(Stop::default());
         on_signal(&stop).context("cannot listen for interrupts")?;
         let (stop_stages, stop_trainers) = (Arc::default(), Arc::default());
@@ -85,6 +95,14 @@ impl Loop {
             stop_trainers,
             quiet: arguments.quiet,
         })
+    }
+
+    /// Saves the page's lines. The loop goes on without them.
+    fn save_lines(&self) {
+        let path = self.file.settings.directory.join(LINES_FILE);
+        if let Err(error) = self.board.save(&path) {
+            eprintln!("{}: {error}; the page's lines are not saved", path.display());
+        }
     }
 
     /// Everything ends as soon as it can.
@@ -106,6 +124,7 @@ pub fn run(arguments: &LiveArguments) -> Result<()> {
     }
     let ended = conduct(&live, arguments.duration.map(|time| Duration::from_millis(time.ms)));
     live.board.set_state("ended");
+    live.save_lines();
     let seen = live.board.to_json();
     if !live.quiet {
         print!("{}", summary(&seen));
@@ -144,7 +163,7 @@ fn conduct(live: &Loop, at_most: Option<Duration>) -> Result<()> {
         }
         let mut stages = vec![scope.spawn(|| stages::join(live)), scope.spawn(|| stages::augment(live))];
         let mut traffic = vec![scope.spawn(|| stages::traffic(live))];
-        let mut outcome = Ok(());
+        let (mut outcome, mut looks) = (Ok(()), 0u64);
         let started = Instant::now();
         live.board.set_state("running");
         loop {
@@ -163,6 +182,10 @@ fn conduct(live: &Loop, at_most: Option<Duration>) -> Result<()> {
                 live.stop_trainers.ask(End::AtEnd);
             }
             outcome = outcome.and(lookout.look(live));
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_A_SAVE) {
+                live.save_lines();
+            }
             if traffic.is_empty() && stages.is_empty() && trainers.is_empty() {
                 return outcome;
             }

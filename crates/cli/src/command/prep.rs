@@ -1,7 +1,9 @@
 //! `campanile prep`: raw logs to the packed form.
 
 use anyhow::Result;
-use campanile_data::{IdCounts, PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare};
+use campanile_data::{
+    IdCounts, Observed, PrepOptions, PrepPhase, PrepProgress, Prepared, SkippedRows, prepare,
+};
 use campanile_spec::{Bytes, config::Job};
 use campanile_train::ranks::Pulse;
 use serde_json::json;
@@ -28,6 +30,9 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
             println!("{line}");
         }
     }
+    if !arguments.quiet {
+        tell_observed(&prepared.observed, &job);
+    }
     println!("next: campanile train {}", arguments.job.display());
     write_report(
         arguments.report.as_deref(),
@@ -37,6 +42,7 @@ pub fn run(arguments: &PrepArguments) -> Result<()> {
             "skipped_rows": prepared.skipped.total,
             "warnings": prepared.warnings,
             "ids": { "train": prepared.ids[0], "valid": prepared.ids[1], "test": prepared.ids[2] },
+            "observed": prepared.observed,
             "fingerprint": prepared.fingerprint,
         }),
     )
@@ -48,6 +54,26 @@ pub fn unknown_ids(split: &str, counts: &[IdCounts]) -> Option<String> {
     let told: Vec<String> =
         unknown.map(|counts| format!("`{}` {:.2} %", counts.column, 100.0 * counts.share())).collect();
     (!told.is_empty()).then(|| format!("ids of {split} that have no row of their own: {}", told.join(", ")))
+}
+
+/// Says what is missing in the rows that are kept: a column that is mostly missing, or labels that are, may be a mistake.
+fn tell_observed(observed: &Observed, job: &Job) {
+    let share = |count: u64| {
+        let share = 100.0 * count as f64 / observed.rows.max(1) as f64;
+        format!("{} of {} rows ({share:.1} %)", format::count(count), format::count(observed.rows))
+    };
+    for (name, counts) in observed.labels.iter().filter(|(_, counts)| counts.absent > 0) {
+        println!("label `{name}`: absent in {}", share(counts.absent));
+    }
+    for (name, count) in &observed.missing {
+        println!("column `{name}`: missing in {}", share(*count));
+    }
+    for (name, count) in &observed.cut_lists {
+        let columns = &job.run.data.columns.sparse;
+        let Some(column) = columns.iter().find(|column| column.name == *name) else { continue };
+        let which = if column.keep.is_first() { "first" } else { "last" };
+        println!("list `{name}`: cut to its {which} {} ids in {}", column.bag_max, share(*count));
+    }
 }
 
 /// Packs the job's data, or finds it packed, and says what was left out.

@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use campanile_data::{Dataset, Prepared, Transforms};
+use campanile_data::Prepared;
 use campanile_serve::{Options, Snapshot};
-use campanile_spec::config::Job;
+use campanile_spec::{config::Job, data::Split};
 use campanile_tables::{
     Registry,
     registry::{Kind, Publication, Release, Shape},
@@ -22,7 +22,7 @@ use crate::{
         publishing::{GateArguments, PublishArguments},
     },
     command::{
-        gate::{self, Margins},
+        gate::{self, Margins, Model},
         inspect::newest_checkpoint,
         prep, write_report,
     },
@@ -48,8 +48,17 @@ pub struct Desk<'a> {
 pub struct Outcome {
     /// What was published.
     pub release: Release,
+    /// What the gate saw.
+    pub judged: Judged,
+}
+
+/// What the gate saw.
+#[derive(Default)]
+pub struct Judged {
     /// The metrics of the version that was current, and of this one.
-    pub judged: Vec<(&'static str, Vec<TaskScores>)>,
+    pub scores: Vec<(&'static str, Vec<TaskScores>)>,
+    /// Why the version that was current was not looked at, if there was one and it was not.
+    pub alone: Option<String>,
 }
 
 /// Runs the command.
@@ -72,9 +81,10 @@ pub fn run(arguments: &PublishArguments) -> Result<()> {
         shape: if arguments.delta { Shape::Smallest } else { Shape::Whole },
     };
     let Outcome { release, judged } = desk.publish(&checkpoint)?;
-    if !judged.is_empty() {
+    judged.alone.iter().for_each(|why| eprintln!("warning: {why}"));
+    if !judged.scores.is_empty() {
         let rows: Vec<(&str, &[TaskScores])> =
-            judged.iter().map(|(name, scores)| (*name, &scores[..])).collect();
+            judged.scores.iter().map(|(name, scores)| (*name, &scores[..])).collect();
         print!("{}", scores_table(&rows));
     }
     println!("{}", sentence(&release));
@@ -102,8 +112,9 @@ pub fn sentence(release: &Release) -> String {
 
 /// The data of the gate.
 struct HoldOut {
-    dataset: Dataset,
-    transforms: Transforms,
+    job: Job,
+    prepared: Prepared,
+    split: Split,
     margins: Margins,
     rows: u64,
 }
@@ -118,22 +129,21 @@ impl HoldOut {
             Some(job) => job,
             None => Snapshot::job_of(checkpoint)?,
         };
-        let Prepared { train, valid, test, transforms, .. } = prep::prepared(&job, false)?;
-        let (name, dataset) = match arguments.split {
-            SplitName::Train => ("train", Some(train)),
-            SplitName::Valid => ("valid", valid),
-            SplitName::Test => ("test", test),
+        let prepared = prep::prepared(&job, false)?;
+        let (name, split, there) = match arguments.split {
+            SplitName::Train => ("train", Split::Train, true),
+            SplitName::Valid => ("valid", Split::Valid, prepared.valid.is_some()),
+            SplitName::Test => ("test", Split::Test, prepared.test.is_some()),
         };
-        let Some(dataset) = dataset else {
+        if !there {
             bail!("the job has no {name} split for the gate; choose another with --split, or pass --no-gate");
-        };
+        }
         let margins = Margins { ne: arguments.ne_margin, calibration: arguments.calibration_margin };
-        Ok(Some(HoldOut { dataset, transforms, margins, rows: arguments.rows }))
+        Ok(Some(HoldOut { job, prepared, split, margins, rows: arguments.rows }))
     }
 
     fn gate(&self) -> (Margins, gate::HoldOut<'_>) {
-        let examples = gate::Examples::Rows(&self.dataset, self.rows);
-        (self.margins, gate::HoldOut { examples, transforms: &self.transforms })
+        (self.margins, gate::HoldOut::rows(&self.job, &self.prepared, self.split, self.rows))
     }
 }
 
@@ -143,21 +153,12 @@ impl Desk<'_> {
         let (registry, model) = (&self.registry, self.model);
         // Opening it reads every byte and compares transforms, shapes and tables: what cannot be served stops here.
         let candidate = Snapshot::open(checkpoint, model, &Options::default())?;
-        let mut judged = Vec::new();
-        if let Some((margins, hold_out)) = &self.gate {
-            if let Some(number) = registry.current(model)? {
-                let current = Snapshot::of_registry(registry, model, number, None, &Options::default())?;
-                let scores = gate::judge(&current, hold_out);
-                let named = || format!("version {number} of `{model}`, the current one, cannot be compared");
-                judged.push(("current", scores.with_context(named)?));
-            }
-            let scores = gate::judge(&candidate, hold_out).context("the candidate")?;
-            let before = judged.first().map(|(_, scores)| &scores[..]);
-            gate::compare(&scores, before, *margins)?;
-            judged.push(("candidate", scores));
-        }
+        let judged = match &self.gate {
+            Some((margins, hold_out)) => self.judged(&candidate, *margins, hold_out)?,
+            None => Judged::default(),
+        };
         let measured: serde_json::Map<String, Value> =
-            judged.iter().map(|(name, scores)| ((*name).to_owned(), json!(scores))).collect();
+            judged.scores.iter().map(|(name, scores)| ((*name).to_owned(), json!(scores))).collect();
         let transforms = candidate.inputs().transforms();
         let release = registry.publish(&Publication {
             model,
@@ -170,6 +171,36 @@ impl Desk<'_> {
             shape: self.shape,
         })?;
         Ok(Outcome { release, judged })
+    }
+
+    /// The metrics of the current version, if there is one that can be read, and of a candidate that is no worse.
+    fn judged(&self, candidate: &Snapshot, margins: Margins, hold_out: &gate::HoldOut<'_>) -> Result<Judged> {
+        let (registry, model) = (&self.registry, self.model);
+        let (mut current, mut alone) = (None, None);
+        if let Some(number) = registry.current(model)? {
+            match Snapshot::of_registry(registry, model, number, None, &Options::default()) {
+                Ok(snapshot) => current = Some((number, snapshot)),
+                // A version that no server can load must not keep a good one away.
+                Err(error) => {
+                    alone = Some(format!(
+                        "version {number} of `{model}` cannot be compared, because it cannot be read: {error}; the \
+                         candidate was judged alone"
+                    ));
+                }
+            }
+        }
+        let before = current.as_ref().map(|(number, snapshot)| Model {
+            name: format!("version {number} of `{model}`, the current one"),
+            snapshot,
+        });
+        let candidate = Model { name: "the candidate".to_owned(), snapshot: candidate };
+        let models: Vec<Model<'_>> = before.into_iter().chain([candidate]).collect();
+        let mut scores = gate::judge(&models, hold_out)?.into_iter();
+        let current = current.and_then(|_| scores.next());
+        let candidate = scores.next().unwrap_or_default();
+        gate::compare(&candidate, current.as_deref(), margins)?;
+        let current = current.map(|scores| ("current", scores));
+        Ok(Judged { scores: current.into_iter().chain([("candidate", candidate)]).collect(), alone })
     }
 }
 

@@ -3,21 +3,24 @@
 #[cfg(feature = "live")]
 mod impressions;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, panic, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use campanile_serve::{Options, RowStorage};
 use campanile_server::{
     engine::Engine,
-    feature_log::{FeatureLog, Segments},
+    feature_log::{FeatureLog, Room, Segments, make_own},
+    follower::follow_once,
     journal::Journal,
     metrics::{OUTCOMES, STAGES},
     models::Models,
+    open_files,
     passage::LoggedRequests,
+    places::Patience,
     protocol::Limits,
     queue::QueueLimits,
-    security::{Access, check_address, tls},
-    server::{Server, ServerOptions, TraceOptions, follow_once},
+    security::{Access, Exposed, check_address, check_control, tls, warnings},
+    server::{Server, ServerOptions, Told, TraceOptions},
     source::{Checkpoints, Published, Source},
 };
 use campanile_spec::Precision;
@@ -34,7 +37,7 @@ const QUEUED_SAMPLES_PER_REQUEST: usize = 1024;
 
 /// Runs the command.
 pub fn run(arguments: &ServeArguments) -> Result<()> {
-    let options = server_options(arguments)?;
+    let mut options = server_options(arguments)?;
     let limits = Limits {
         body_bytes_max: arguments.limits.max_body_mb << 20,
         samples_max: arguments.limits.max_samples,
@@ -49,6 +52,7 @@ pub fn run(arguments: &ServeArguments) -> Result<()> {
     let mut engine = Engine::new(Models::new(source(arguments)?), feature_log(arguments)?, limits, queue);
     engine.allow_control = arguments.security.allow_repository_control;
     let journal = Journal::new(std::io::stderr());
+    let _told = TellPanics::begin(&journal);
     engine.listeners.journal = Some(journal.clone());
     engine.listeners.logged = match arguments.observation.log_requests {
         LoggedRequestsName::None => LoggedRequests::None,
@@ -56,17 +60,47 @@ pub fn run(arguments: &ServeArguments) -> Result<()> {
         LoggedRequestsName::All => LoggedRequests::All,
     };
     let engine = Arc::new(engine);
+    leave_open_files(&mut options, &journal);
+    warn(arguments, &options, &journal);
     // The first snapshots are there before the first request is.
     follow_once(&engine, &journal);
     let server = Server::start(Arc::clone(&engine), &options, journal.clone())?;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let grpc = server.grpc.map_or_else(|| "off".to_owned(), |address| address.to_string());
     journal.say("listening", &[("http", &format!("{scheme}://{}/", server.http)), ("grpc", &grpc)]);
-    server.wait_for_signal().context("cannot wait for signals")?;
+    let deaf = "cannot wait for signals";
+    if server.wait_for_signal().context(deaf)? == Told::Terminate && arguments.not_ready_seconds > 0 {
+        journal.say("not ready", &[("seconds", &arguments.not_ready_seconds.to_string())]);
+        server.announce_end(Duration::from_secs(arguments.not_ready_seconds)).context(deaf)?;
+    }
     journal.say("draining", &[]);
     let in_order = server.stop();
     journal.say("ended", &[("in_order", if in_order { "true" } else { "false" })]);
     write_report(arguments.report.as_deref(), &report(&engine))
+}
+
+/// While it lives, a panic is a line in the log like everything else that happens.
+struct TellPanics;
+
+impl TellPanics {
+    fn begin(journal: &Journal) -> TellPanics {
+        let journal = journal.clone();
+        panic::set_hook(Box::new(move |panicked| {
+            let place = panicked.location().map(ToString::to_string).unwrap_or_default();
+            let problem = panicked.payload_as_str().unwrap_or("it said nothing");
+            journal.say("internal error", &[("problem", problem), ("place", &place)]);
+        }));
+        TellPanics
+    }
+}
+
+impl Drop for TellPanics {
+    fn drop(&mut self) {
+        // The hook holds the journal, which writes its last lines when nobody holds it any more.
+        if !std::thread::panicking() {
+            drop(panic::take_hook());
+        }
+    }
 }
 
 fn server_options(arguments: &ServeArguments) -> Result<ServerOptions> {
@@ -78,6 +112,9 @@ fn server_options(arguments: &ServeArguments) -> Result<ServerOptions> {
     let grpc = (!arguments.no_grpc).then_some(arguments.grpc);
     for address in [Some(arguments.http), grpc].into_iter().flatten() {
         check_address(address, &access, security.no_auth)?;
+        if security.allow_repository_control {
+            check_control(address, &access, security.client_ca.is_some())?;
+        }
     }
     let tls = match (&security.tls_cert, &security.tls_key) {
         (Some(certificate), Some(key)) => Some(tls(certificate, key, security.client_ca.as_deref())?),
@@ -92,10 +129,52 @@ fn server_options(arguments: &ServeArguments) -> Result<ServerOptions> {
         scoring_threads: if arguments.threads == 0 { cores } else { arguments.threads },
         network_threads: cores,
         connections_max: arguments.limits.max_connections,
+        request_bytes_max: arguments.limits.request_memory_mb.max(1) << 20,
+        patience: Patience::default(),
         poll: Duration::from_millis(arguments.poll_ms.max(10)),
         drain_max: Duration::from_secs(arguments.drain_seconds),
         traces: traces(arguments)?,
     })
+}
+
+/// Takes no more connections than there are files to open for them.
+fn leave_open_files(options: &mut ServerOptions, journal: &Journal) {
+    let addresses = 1 + u32::from(options.grpc.is_some());
+    let (asked, files) = (options.connections_max, open_files::raise());
+    options.connections_max = open_files::connections_max(asked, addresses, files);
+    if options.connections_max < asked {
+        let (asked, taken) = (asked.to_string(), options.connections_max.to_string());
+        let said = [("connections", taken.as_str()), ("asked", &asked), ("open_files", &files.to_string())];
+        journal.say("fewer connections, for the system allows few open files (ulimit -n)", &said);
+    }
+}
+
+/// Says what is allowed and yet worth a word.
+fn warn(arguments: &ServeArguments, options: &ServerOptions, journal: &Journal) {
+    let security = &arguments.security;
+    let addresses: Vec<SocketAddr> = [Some(options.http), options.grpc].into_iter().flatten().collect();
+    let secrets: Vec<PathBuf> =
+        [&security.token_file, &security.tls_key].into_iter().flatten().cloned().collect();
+    let models = arguments.models.iter().map(|model| &model.directory).chain(&arguments.registry);
+    let exposed = Exposed {
+        addresses: &addresses,
+        has_tls: options.tls.is_some(),
+        secrets: &secrets,
+        logs: &log_directory(arguments).into_iter().collect::<Vec<_>>(),
+        models: &models.cloned().collect::<Vec<_>>(),
+    };
+    for warning in warnings(&options.access, &exposed) {
+        journal.say("warning", &[("problem", &warning)]);
+    }
+}
+
+/// Where requests are noted, if that is a directory.
+fn log_directory(arguments: &ServeArguments) -> Option<PathBuf> {
+    #[cfg(feature = "live")]
+    if let Some(address) = &arguments.log.events.log_features {
+        return address.strip_prefix("dir:").map(PathBuf::from);
+    }
+    arguments.log.feature_log.clone()
 }
 
 fn traces(arguments: &ServeArguments) -> Result<Option<TraceOptions>> {
@@ -146,13 +225,21 @@ fn feature_log(arguments: &ServeArguments) -> Result<FeatureLog> {
     if !(0.0..=1.0).contains(&log.log_sample) {
         bail!("--log-sample {}: a share is from 0 to 1", log.log_sample);
     }
+    let bytes_max = log.log_max_mb.saturating_mul(1 << 20);
     #[cfg(feature = "live")]
     if let Some(address) = &log.events.log_features {
+        let directory = log_directory(arguments);
+        if let Some(directory) = &directory {
+            make_own(directory)
+                .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        }
         let events = crate::stage::open_log(address, &log.events.entry)?;
-        return Ok(FeatureLog::start(Box::new(impressions::Impressions::new(events)), log.log_sample)?);
+        let room = directory.map(|directory| Room::new(&directory, bytes_max));
+        let impressions = impressions::Impressions::new(events, log.events.log_columns.clone(), room);
+        return Ok(FeatureLog::start(Box::new(impressions), log.log_sample)?);
     }
     let Some(directory) = &log.feature_log else { return Ok(FeatureLog::off()) };
-    let segments = Segments::new(directory, log.log_segment_mb.max(1) << 20)
+    let segments = Segments::new(directory, log.log_segment_mb.max(1) << 20, bytes_max)
         .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     Ok(FeatureLog::start(Box::new(segments), log.log_sample)?)
 }

@@ -8,7 +8,7 @@ use campanile_spec::{Bytes, config::Job, data::SourceSpec};
 #[cfg(feature = "live")]
 use campanile_train::run::train_on_stream;
 use campanile_train::{
-    observe::{Event, Observer, Started},
+    observe::{Event, Observer, Started, Wish},
     resume,
     run::{Summary, train},
     scores::TaskScores,
@@ -19,7 +19,9 @@ use crate::{
     args::TrainArguments,
     claim::Claim,
     command::{prep, write_report},
-    format, job_file,
+    format,
+    interrupt::{Interrupted, Signal},
+    job_file,
     place::Place,
     progress::Progress,
     publisher::Publisher,
@@ -31,6 +33,10 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     let job = place.together(job_of(arguments, place))?;
     // Held to the end: two trainings in one directory would take each other's checkpoints for their own.
     let mut claim = None;
+    // Before hours of packing; a stream is not packed.
+    if !arguments.is_on_stream() {
+        place.together(place.ranks(&job).and_then(|ranks| Ok(ranks.check_memory(&job)?)))?;
+    }
     place.only_first(|| {
         claim = Some(Claim::of(&job.process.output_dir, "give this one another directory with `--output`")?);
         make_output(&job, arguments.fresh)
@@ -41,17 +47,22 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
     if place.is_first() {
         watcher.publisher = Publisher::of(&job, &prepared);
     }
-    let summary = trained(arguments, &job, &prepared, place, &mut watcher)?;
+    let (summary, passed_over) = trained(arguments, &job, &prepared, place, &mut watcher)?;
     watcher.end();
     if !place.is_first() {
-        return Ok(());
+        return stopped(&summary, arguments, place);
     }
     let say = |line: &str| {
         if !arguments.quiet || line.starts_with("not published") {
             println!("{line}");
         }
     };
-    let published = watcher.publisher.take().map_or(Ok(()), |publisher| publisher.finish(say));
+    let stopped = stopped(&summary, arguments, place);
+    let published = match (watcher.publisher.take(), &stopped) {
+        (None, _) => Ok(()),
+        (Some(publisher), Ok(())) => publisher.finish(say),
+        (Some(publisher), Err(_)) => publisher.leave(say),
+    };
     if !arguments.quiet {
         print_summary(&summary, &job, &arguments.job);
     }
@@ -62,10 +73,11 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
             "job": job,
             "run_hash": job.run.hash(),
             "data_fingerprint": prepared.fingerprint,
-            "skipped_rows": prepared.skipped.total,
+            "skipped_rows": prepared.skipped.total + passed_over,
             "warnings": prepared.warnings,
             "started": summary.started,
             "steps": summary.steps,
+            "interrupted": summary.interrupted,
             "samples": summary.samples,
             "seconds": summary.seconds,
             "samples_per_second": summary.samples as f64 / summary.seconds.max(1e-9),
@@ -80,7 +92,22 @@ pub fn run(arguments: &TrainArguments, place: &Place) -> Result<()> {
             "checkpoint": summary.checkpoint,
         }),
     )?;
-    published
+    stopped.and(published)
+}
+
+/// A run over files that was asked to stop is not done, and says how it goes on; one on a stream ends in no other way.
+fn stopped(summary: &Summary, arguments: &TrainArguments, place: &Place) -> Result<()> {
+    if !summary.interrupted || arguments.is_on_stream() {
+        return Ok(());
+    }
+    // Another rank may have been asked.
+    let signal = place.interrupts().first().unwrap_or(Signal::Terminate);
+    let (step, all) = (format::count(summary.steps), format::count(summary.started.steps));
+    let words = format!(
+        "step {step} of {all} is in the checkpoint {}, and the same command goes on from it",
+        summary.checkpoint.display()
+    );
+    Err(Interrupted { signal, words }.into())
 }
 
 /// The job's data; where it trains on a stream and has no files, only its transforms.
@@ -90,33 +117,45 @@ fn prepared_for(arguments: &TrainArguments, job: &Job, quiet: bool, place: &Plac
     if arguments.is_on_stream() && !has_files {
         return Ok(Prepared::without_rows(&job.run.data)?);
     }
-    prep::prepared_with_pulse(job, quiet, place.pulse())
+    let prepared = prep::prepared_with_pulse(job, quiet, place.pulse())?;
+    if !arguments.is_on_stream() {
+        prepared.check_labels(&job.run.data, &job.process.data)?;
+    }
+    Ok(prepared)
 }
 
-/// Trains, on the data or on a stream.
+/// Trains, on the data or on a stream; also says how many examples of a stream were passed over.
 fn trained(
     arguments: &TrainArguments,
     job: &Job,
     prepared: &Prepared,
     place: &Place,
     watcher: &mut Watcher<'_>,
-) -> Result<Summary> {
+) -> Result<(Summary, u64)> {
     #[cfg(feature = "live")]
     if let Some(address) = &arguments.stream.stream {
         let stream = &arguments.stream;
         let log = crate::stage::open_log(address, &stream.entry)?;
         let ending = crate::args::live::EndArguments { stop_at_end: stream.stop_at_end };
-        let stop = crate::stage::stop(&ending)?;
+        let stop = crate::stage::stop_without_signals(&ending);
+        let asked = std::sync::Arc::clone(&stop);
+        place.together(place.interrupts().listen_for_a_run(move || asked.ask(campanile_live::End::Now)))?;
         if place.is_first() {
             let (log, stop) = (std::sync::Arc::clone(&log), std::sync::Arc::clone(&stop));
             let recent = campanile_live::recent::Recent::new(log, &job.run, &prepared.transforms, stop);
             watcher.publisher = Publisher::on_stream(job, prepared, recent);
         }
         let examples = campanile_live::examples::Examples::new(log, &job.run, &prepared.transforms, stop);
-        return Ok(train_on_stream(job, prepared, &examples, place.ranks(job)?, watcher)?);
+        let summary = train_on_stream(job, prepared, &examples, place.ranks(job)?, watcher)?;
+        let (count, first) = examples.skipped().told();
+        if let Some(first) = first {
+            eprintln!("{count} examples were passed over, which the job cannot take; the first: {first}");
+        }
+        return Ok((summary, count));
     }
     let _ = arguments;
-    Ok(train(job, prepared, place.ranks(job)?, watcher)?)
+    place.together(place.interrupts().listen_for_a_run(|| {}))?;
+    Ok((train(job, prepared, place.ranks(job)?, watcher)?, 0))
 }
 
 /// The job with what the flags change.
@@ -213,6 +252,10 @@ impl Watcher<'_> {
 }
 
 impl Observer for Watcher<'_> {
+    fn wish(&self) -> Wish {
+        self.place.interrupts().first().map_or(Wish::Nothing, |_| Wish::Stop)
+    }
+
     fn observe(&mut self, event: &Event<'_>) {
         if let Event::Started(started) = event {
             return self.start(started);
@@ -255,6 +298,21 @@ fn short_scores(scores: &[TaskScores]) -> String {
     scores.iter().map(one).collect::<Vec<_>>().join("  ")
 }
 
+/// Above this NE a model is worth a warning: one that always answers the mean rate has 1.
+const NE_WORTH_A_WORD: f64 = 1.1;
+
+/// What to say of a model that is worse than none, on the last split that was looked at.
+fn worse_than_nothing(splits: &[(&str, &[TaskScores])]) -> Vec<String> {
+    let Some((split, scores)) = splits.last() else { return Vec::new() };
+    let one = |score: &TaskScores| {
+        let (task, ne) = (&score.task, score.values.ne.filter(|ne| *ne > NE_WORTH_A_WORD)?);
+        Some(format!(
+            "task `{task}`: NE is {ne:.4} ({split}), worse than always answering the mean rate, which has 1"
+        ))
+    };
+    scores.iter().filter_map(one).collect()
+}
+
 fn print_summary(summary: &Summary, job: &Job, job_path: &Path) {
     let trained = summary.steps - summary.started.first_step.min(summary.steps);
     if trained == 0 {
@@ -275,6 +333,10 @@ fn print_summary(summary: &Summary, job: &Job, job_path: &Path) {
     print!("{}", scores_table(&splits));
     println!();
     println!("checkpoint   {}", summary.checkpoint.display());
+    if summary.interrupted {
+        return;
+    }
+    worse_than_nothing(&splits).iter().for_each(|line| println!("warning: {line}"));
     println!("metrics      {}", job.process.output_dir.join("metrics.jsonl").display());
     println!("TensorBoard  tensorboard --logdir {}", job.process.output_dir.join("events").display());
     println!();

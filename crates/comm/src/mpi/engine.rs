@@ -297,7 +297,7 @@ impl Engine {
     fn deliver(&mut self, tag: u16, place: PlaceOfPiece, buffer: Buffer) {
         let Some(group) = self.groups.get_mut(&tag) else { return };
         *self.received.entry((group.members[place.source], tag)).or_default() += 1;
-        let Some((owner, letter)) = group.receive(place, buffer) else { return };
+        let Some((owner, letter)) = group.receive(place, buffer, &mut self.pool) else { return };
         let Some(exchange) = self.exchanges.get_mut(&owner) else { return };
         exchange.parts[place.source] = letter;
         exchange.missing -= 1;
@@ -335,7 +335,7 @@ impl Engine {
                 let Some(place) = group.members.iter().position(|&member| member == rank) else { continue };
                 for id in group.waiting_for(place) {
                     if let Some(exchange) = self.exchanges.remove(&id) {
-                        exchange.answer.give(&self.shared, Err(CommError::RankLeft { rank: place }));
+                        exchange.answer.give(&self.shared, Err(CommError::RankLeft { rank }));
                     }
                 }
             }

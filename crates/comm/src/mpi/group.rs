@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::pool::Pool;
 use crate::Buffer;
 
 /// The letters between this rank and the others of a group.
@@ -101,7 +102,8 @@ impl Group {
     }
 
     /// A piece has been received. Where that completes an expected letter, returns whose it is, and the letter.
-    pub fn receive(&mut self, place: PlaceOfPiece, buffer: Buffer) -> Option<(u64, Buffer)> {
+    /// A letter of several pieces is put together in memory of the pool, which gets that of the pieces.
+    pub fn receive(&mut self, place: PlaceOfPiece, buffer: Buffer, pool: &mut Pool) -> Option<(u64, Buffer)> {
         let from = &mut self.sources[place.source];
         let letter = from.open.get_mut(&place.letter)?;
         letter.pieces[place.piece] = Some(buffer);
@@ -109,7 +111,7 @@ impl Group {
         if letter.missing > 0 || !letter.is_whole {
             return None;
         }
-        let whole = joined(from.open.remove(&place.letter)?);
+        let whole = joined(from.open.remove(&place.letter)?, pool);
         match from.waiting.remove(&place.letter) {
             Some(owner) => Some((owner, whole)),
             None => {
@@ -125,13 +127,22 @@ impl Group {
     }
 }
 
-fn joined(letter: Letter) -> Buffer {
-    let mut pieces = letter.pieces.into_iter().flatten();
-    let mut whole = pieces.next().unwrap_or_default();
+/// One copy of every byte, and no memory that was not there before.
+fn joined(letter: Letter, pool: &mut Pool) -> Buffer {
+    let mut pieces: Vec<Buffer> = letter.pieces.into_iter().flatten().collect();
+    if pieces.len() == 1
+        && let Some(whole) = pieces.pop()
+    {
+        return whole;
+    }
+    let bytes = pieces.iter().map(Buffer::len).sum();
+    let mut whole = pool.take(bytes);
+    whole.resize(bytes);
+    let mut start = 0;
     for piece in pieces {
-        let start = whole.len();
-        whole.resize(start + piece.len());
-        whole.bytes_mut()[start..].copy_from_slice(piece.bytes());
+        whole.bytes_mut()[start..start + piece.len()].copy_from_slice(piece.bytes());
+        start += piece.len();
+        pool.give(piece);
     }
     whole
 }
@@ -155,8 +166,11 @@ mod tests {
         // The other rank is one exchange ahead, and its second letter is there before its first.
         let second = group.find(1, true);
         assert!(!group.is_owed());
-        assert_eq!(group.receive(second, Buffer::of(b"second")).map(|(owner, _)| owner), None);
-        let (owner, letter) = group.receive(first, Buffer::of(b"first")).unwrap();
+        assert_eq!(
+            group.receive(second, Buffer::of(b"second"), &mut Pool::default()).map(|(owner, _)| owner),
+            None
+        );
+        let (owner, letter) = group.receive(first, Buffer::of(b"first"), &mut Pool::default()).unwrap();
         assert_eq!((owner, text(&letter).as_str()), (100, "first"));
         assert_eq!(group.expect(1, 101).map(|letter| text(&letter)), Some("second".to_owned()));
         assert!(!group.is_owed());
@@ -179,10 +193,36 @@ mod tests {
         assert!(group.expect(1, 7).is_none());
         let places = [group.find(1, false), group.find(1, false)];
         assert!(group.is_owed(), "the letter is not whole");
-        assert!(group.receive(places[1], Buffer::of(b"56789")).is_none());
+        assert!(group.receive(places[1], Buffer::of(b"56789"), &mut Pool::default()).is_none());
         let last = group.find(1, true);
-        assert!(group.receive(last, Buffer::of(b"a")).is_none());
-        let (owner, letter) = group.receive(places[0], Buffer::of(b"01234")).unwrap();
+        assert!(group.receive(last, Buffer::of(b"a"), &mut Pool::default()).is_none());
+        let (owner, letter) = group.receive(places[0], Buffer::of(b"01234"), &mut Pool::default()).unwrap();
         assert_eq!((owner, text(&letter).as_str()), (7, "0123456789a"));
+    }
+
+    /// A step sends the same letters round and round: after the first turn no memory is asked for.
+    #[test]
+    fn long_letters_use_the_same_memory_again() {
+        let mut group = Group::new(vec![0, 1], 0);
+        let mut pool = Pool::default();
+        let mut memories = Vec::new();
+        for turn in 0..4u64 {
+            assert!(group.expect(1, turn).is_none());
+            let mut letter = None;
+            for piece in 0..3 {
+                let place = group.find(1, piece == 2);
+                let mut buffer = pool.take(1000);
+                buffer.resize(if piece == 2 { 10 } else { 1000 });
+                buffer.bytes_mut().fill(piece as u8 + 1);
+                letter = group.receive(place, buffer, &mut pool);
+            }
+            let (owner, letter) = letter.expect("the last piece makes it whole");
+            assert_eq!((owner, letter.len()), (turn, 2010));
+            assert!([1, 1001, 2009].iter().zip(1..).all(|(at, piece)| letter.bytes()[*at] == piece));
+            memories.push(letter.bytes().as_ptr());
+            // It is read, and what takes its place is sent from the same memory, which comes back.
+            pool.give(letter);
+        }
+        assert!(memories.iter().all(|memory| *memory == memories[0]), "{memories:?}");
     }
 }

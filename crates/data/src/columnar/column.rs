@@ -159,10 +159,15 @@ impl Column {
                 bytes.extend_from_slice(text);
                 ends.push(bytes.len());
             }
-            (Values::Texts(bytes, ends), Raw::Int(_) | Raw::Float(_)) => {
+            (Values::Integers(_) | Values::Floats(_), Raw::Unsigned(_)) => {
+                let reason = format!("it is above 2^63 - 1; `--type {}=text` writes it as text", self.name);
+                return Err(self.unfit(raw, reason));
+            }
+            (Values::Texts(bytes, ends), Raw::Int(_) | Raw::Unsigned(_) | Raw::Float(_)) => {
                 // Not `shown`, which shortens.
                 let text = match raw {
                     Raw::Int(value) => value.to_string(),
+                    Raw::Unsigned(value) => value.to_string(),
                     Raw::Float(value) => value.to_string(),
                     _ => String::new(),
                 };
@@ -179,7 +184,7 @@ impl Column {
     /// The kind that the column has when it takes this value.
     fn kind_for(&mut self, raw: Raw<'_>) -> Result<Kind, Unfit> {
         let own = match raw {
-            Raw::Int(_) | Raw::Missing => Kind::Integer,
+            Raw::Int(_) | Raw::Unsigned(_) | Raw::Missing => Kind::Integer,
             Raw::Float(_) => Kind::Float,
             Raw::Text(_) => Kind::Text,
         };

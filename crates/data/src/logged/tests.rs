@@ -14,6 +14,7 @@ fn cells_come_back() {
         Raw::Float(0.5),
         Raw::Float(0.1),
         Raw::Text(b"blue"),
+        Raw::unsigned(u64::MAX),
     ];
     let mut row = Vec::new();
     cells.iter().for_each(|cell| put(&mut row, *cell));
@@ -23,16 +24,16 @@ fn cells_come_back() {
     for (cell, start) in cells.iter().zip(&starts) {
         assert_eq!(value(&row[*start..]), Some(*cell));
     }
-    let places: Vec<Option<usize>> = (0..starts.len()).map(Some).collect();
+    let places: Vec<Place> = (0..starts.len()).map(Place::Cell).collect();
     let logged = Logged { row: &row, starts: &starts, places: &places, time_ms: 0 };
     let mut items = Vec::new();
-    let seen = logged.items(7, b' ', |item| {
+    let seen = logged.several(8, |item| {
         items.push(item.shown());
         Ok(())
     });
     assert_eq!((seen, items), (Ok(()), vec!["1".to_owned(), "x".to_owned()]));
     for end in 0..row.len() {
-        assert!(find_cells(&row[..end], 8, &mut starts).is_err(), "{end}");
+        assert!(find_cells(&row[..end], 9, &mut starts).is_err(), "{end}");
     }
 }
 
@@ -121,10 +122,10 @@ fn what_cannot_be_read_is_named() {
     };
     let mut logged = LoggedRows::new(&data, Transforms::unmeasured_of(&data).unwrap().unwrap()).unwrap();
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-    let error = logged.set_columns(&names(&["user", "domain", "dense_1", "sparse_1"])).unwrap_err();
+    let error = logged.set_columns(&names(&["usr", "age"])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the job reads column `sparse_2`, and the log's rows have `user`, `domain`, `dense_1`, `sparse_1`"
+        "the job reads `dense_1` and other columns, of which the log's rows have none; they have `usr`, `age`"
     );
     logged.set_columns(&names(&["user", "domain", "dense_1", "sparse_1", "sparse_2"])).unwrap();
     let mut row = Vec::new();
@@ -136,4 +137,65 @@ fn what_cannot_be_read_is_named() {
     let mut batch = Batch::default();
     logged.write(&mut batch);
     assert_eq!((batch.sample_count, batch.bags), (0, Bags::one_row_each(2, 0, Vec::new())));
+}
+
+#[test]
+fn a_column_that_a_client_left_out_is_missing() {
+    let sparse = |name: &str, map| campanile_spec::data::SparseColumn {
+        name: name.to_owned(),
+        shape: campanile_spec::data::BagShape::One,
+        bag_max: 1,
+        keep: campanile_spec::data::Keep::First,
+        map,
+        row_count: 100,
+        weights: None,
+    };
+    let columns = campanile_spec::data::Columns {
+        labels: vec![campanile_spec::data::LabelColumn {
+            name: "click".into(),
+            at_least: None,
+            teacher: None,
+        }],
+        dense: vec![campanile_spec::data::DenseColumn {
+            name: "age".into(),
+            missing: 5.0,
+            transforms: vec![],
+        }],
+        sparse: vec![
+            sparse("user", campanile_spec::data::IdMap::Hash { salt: 0 }),
+            sparse("item", campanile_spec::data::IdMap::Direct),
+        ],
+        time: Some("time".into()),
+        segment: Some("site".into()),
+        ..campanile_spec::data::Columns::default()
+    };
+    let data = DataSpec {
+        source: SourceSpec::Parquet,
+        columns,
+        split: SplitSpec::ByFile,
+        bad_rows: campanile_spec::data::BadRows::Fail,
+        shuffle: false,
+        unknown_share: 0.0,
+    };
+    let transforms = Transforms::unmeasured_of(&data).unwrap().unwrap();
+    let missing_user = transforms.row(0, Raw::Missing).unwrap().unwrap();
+    let mut logged = LoggedRows::new(&data, transforms).unwrap();
+    let columns = ["item", "time", "site"].map(str::to_owned);
+    logged.set_columns(&columns).unwrap();
+    let row = |cells: &[Raw<'_>]| {
+        let mut row = Vec::new();
+        cells.iter().for_each(|cell| put(&mut row, *cell));
+        row
+    };
+    let good = row(&[Raw::Int(7), Raw::Missing, Raw::Text(b"7.0")]);
+    assert_eq!(logged.check(&good, &[None], 1), Ok(()));
+    logged.push(&good, &[Some(true)], 33).unwrap();
+    // Text for a number is the record's own trouble, and leaves nothing behind.
+    let bad = row(&[Raw::Text(b"seven"), Raw::Missing, Raw::Missing]);
+    assert!(logged.check(&bad, &[None], 1).is_err());
+    assert!(logged.push(&bad, &[None], 34).is_err());
+    let mut batch = Batch::default();
+    logged.write(&mut batch);
+    assert_eq!((batch.sample_count, &batch.times[..], &batch.segments[..]), (1, &[33][..], &[7][..]));
+    assert_eq!((batch.dense, batch.bags.rows()), (vec![5.0], &[missing_user, 7][..]));
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::BlockEntry;
-use crate::rows::{BagStore, RowBuffer, Schema};
+use crate::rows::{BagStore, Feature, NO_ROW, RowBuffer, Schema};
 
 const BLOCK_MAGIC: &[u8; 4] = b"BLOK";
 
@@ -96,7 +96,8 @@ impl Block {
         &mut cast_slice_mut(&mut self.words)[..bytes]
     }
 
-    /// Notes where each column lies; false when the payload does not have the schema's shape.
+    /// Notes where each column lies; false when the payload does not have the schema's shape, or names a row that a table
+    /// does not have: a checksum that fits does not say who wrote the block.
     pub fn find_columns(&mut self, schema: &Schema, row_count: usize, bytes: usize) -> bool {
         let mut at = 0;
         let mut column = |size: usize| {
@@ -134,7 +135,20 @@ impl Block {
             ranges.weights = column(if feature.weighted { 4 * ids } else { 0 });
             self.bags.push(ranges);
         }
-        at == bytes
+        at == bytes && (0..schema.features.len()).all(|feature| self.bags_are_sound(schema, feature))
+    }
+
+    /// Whether the offsets of a feature's bags rise from 0, and all rows are in its table.
+    fn bags_are_sound(&self, schema: &Schema, feature: usize) -> bool {
+        let Feature { row_count, bags, .. } = schema.features[feature];
+        let offsets = self.bag_offsets(feature);
+        let no_row = if bags == BagStore::OneOrNone { NO_ROW } else { 0 };
+        // All are looked at, so that many are looked at at once.
+        let is_inside = |sound: bool, row: &u32| sound & ((u64::from(*row) < row_count) | (*row == no_row));
+        offsets.first().is_none_or(|first| *first == 0)
+            && offsets.is_sorted()
+            && row_count > 0
+            && self.bag_rows(feature).iter().fold(true, is_inside)
     }
 
     pub fn dense(&self) -> &[f32] {
@@ -210,5 +224,51 @@ impl Block {
             bags.weights.extend_from_slice(self.bag_weights(feature));
         }
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_with_a_row_beyond_its_table_or_offsets_that_fall_is_none() {
+        let feature = |bags| Feature { name: "f".to_owned(), row_count: 5, bags, weighted: false };
+        let schema = Schema {
+            tasks: Vec::new(),
+            dense: Vec::new(),
+            features: vec![feature(BagStore::List), feature(BagStore::OneOrNone)],
+            sample_weight: false,
+            time: false,
+            group: false,
+            segment: false,
+            teacher: Vec::new(),
+            teacher_delay: false,
+        };
+        let mut rows = RowBuffer::new(&schema);
+        rows.row_count = 2;
+        rows.bags[0].ends.extend([1, 3]);
+        rows.bags[0].rows.extend([1, 4, 0]);
+        rows.bags[1].rows.extend([NO_ROW, 4]);
+        let mut bytes = Vec::new();
+        encode(&rows, &schema, &mut bytes);
+        let is_sound = |place: usize, byte: Option<u8>| {
+            let mut payload = bytes[BLOCK_HEADER_BYTES..].to_vec();
+            payload[place] = byte.unwrap_or(payload[place]);
+            let mut block = Block::default();
+            block.payload_mut(payload.len()).copy_from_slice(&payload);
+            block.find_columns(&schema, 2, payload.len())
+        };
+        assert!(is_sound(0, None));
+        // Offsets 0, 1, 3 and padding; rows 1, 4, 0 and padding; no row, 4.
+        for (place, byte, problem) in [
+            (0, 1, "the first offset is not 0"),
+            (4, 4, "offsets fall"),
+            (20, 5, "a row beyond the table in a list"),
+            (32, 0xfe, "a row that is almost none"),
+            (36, 5, "a row beyond the table"),
+        ] {
+            assert!(!is_sound(place, Some(byte)), "{problem}");
+        }
     }
 }

@@ -123,6 +123,14 @@ fn read_index(file: &File, path: &Path, bytes: u64) -> Result<(Vec<BlockEntry>, 
         }
     };
     let index: Vec<BlockEntry> = index.as_chunks().0.iter().map(entry).collect();
+    // No block may ask for more bytes than the file has before its index.
+    let ends_before = |entry: &BlockEntry| {
+        let end = entry.offset.checked_add(block::BLOCK_HEADER_BYTES as u64 + u64::from(entry.bytes));
+        end.is_some_and(|end| end <= start)
+    };
+    if !index.iter().all(ends_before) {
+        return Err(corrupt("a block is not where its index says"));
+    }
     if index.iter().map(|entry| u64::from(entry.rows)).sum::<u64>() != row_count {
         return Err(corrupt("its blocks do not add up to its rows"));
     }

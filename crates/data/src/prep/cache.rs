@@ -18,15 +18,17 @@ use super::{
 };
 use crate::{
     dataset::Dataset,
+    decode::Observed,
     error::{DataError, IoContext},
     packed::PackedFile,
+    rows::Schema,
     source::InputFile,
     transforms::Transforms,
     value::fingerprint,
 };
 
 /// Changes whenever the same job and files would give other packed bytes.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 6;
 
 /// The rows of one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +37,12 @@ pub(super) struct SplitRows {
     pub file: usize,
     pub start: u64,
     pub rows: u64,
+}
+
+impl SplitRows {
+    fn end(&self) -> Option<u64> {
+        self.start.checked_add(self.rows)
+    }
 }
 
 /// `prepared.json`: what a finished set holds.
@@ -47,6 +55,7 @@ pub(super) struct Manifest {
     pub order: FileOrder,
     pub ids: SplitIds,
     pub rows_read: u64,
+    pub observed: Observed,
 }
 
 impl Manifest {
@@ -164,9 +173,17 @@ impl Cache {
         let transforms = Transforms::load(&self.finished.join("transforms.bin"))?;
         let mut files: [Option<Arc<PackedFile>>; 3] = [None, None, None];
         let mut facts = transforms.fingerprint();
+        let same_columns = transforms.sparse_count() == data.columns.sparse.len();
+        let schema = same_columns.then(|| Schema::new(&data.columns, &transforms));
         for split in &manifest.splits {
             if split.rows > 0 && files[split.file].is_none() {
-                let file = PackedFile::open(&self.finished.join(SPLIT_FILES[split.file]))?;
+                let file_path = self.finished.join(SPLIT_FILES[split.file]);
+                let file = PackedFile::open(&file_path)?;
+                let header = file.header();
+                if Some(&header.schema) != schema.as_ref() || header.transforms != transforms.fingerprint() {
+                    let reason = "it holds other columns than the job's, or rows of other transforms".into();
+                    return Err(DataError::Corrupt { path: file_path, reason });
+                }
                 facts += &file.fingerprint();
                 files[split.file] = Some(Arc::new(file));
             }
@@ -178,7 +195,7 @@ impl Cache {
                 manifest.splits.get(split as usize).ok_or_else(|| corrupt("a split is missing".into()))?;
             let shuffle = (data.shuffle && split == Split::Train).then_some(seed);
             match files.get(rows.file).and_then(|file| file.as_ref()) {
-                Some(file) if rows.rows > 0 && rows.start + rows.rows <= file.row_count() => {
+                Some(file) if rows.rows > 0 && rows.end().is_some_and(|end| end <= file.row_count()) => {
                     let dataset =
                         Dataset::packed(Arc::clone(file), rows.start..rows.start + rows.rows, shuffle);
                     Ok(Some(dataset.with_segments(&segments)))
@@ -193,16 +210,8 @@ impl Cache {
         let block_rows = train.block_rows();
         let blocks = BlockCount { count: train.row_count().div_ceil(block_rows), rows: block_rows as u32 };
         let warnings = manifest.order.warnings(data, inputs, blocks);
-        let skipped = manifest.skipped.clone();
-        Ok(Prepared {
-            train,
-            valid,
-            test,
-            transforms,
-            fingerprint,
-            skipped,
-            warnings,
-            ids: manifest.ids.splits,
-        })
+        let Manifest { skipped, observed, ids, .. } = manifest;
+        let ids = ids.splits;
+        Ok(Prepared { train, valid, test, transforms, fingerprint, skipped, observed, warnings, ids })
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PrepPhase, SkippedRows, file_order::FileOrder, id_counts::SplitIds, measure::Moments};
 use crate::{
-    decode::Decoded,
+    decode::{Decoded, Decoder, Observed},
     error::{BadRow, DataError, IoContext},
     packed::Suspended,
     source::{Chunk, InputFile, Position},
@@ -65,6 +65,8 @@ pub(crate) struct Pass {
     /// Bytes of files read.
     pub bytes_done: u64,
     pub skipped: SkippedRows,
+    /// What the good rows are like.
+    pub observed: Observed,
 }
 
 impl Pass {
@@ -72,7 +74,7 @@ impl Pass {
     pub fn account(
         &mut self,
         chunk: &Chunk,
-        decoded: &Decoded,
+        (decoded, decoder): (&Decoded, &Decoder),
         files: &[InputFile],
         policy: BadRows,
     ) -> Result<(), DataError> {
@@ -93,6 +95,7 @@ impl Pass {
         }
         self.lines += decoded.lines;
         self.rows_read += decoded.rows_read;
+        self.observed.add(&decoder.observed(&decoded.counts, &decoded.splits));
         self.position = chunk.next;
         self.chunks += 1;
         self.bytes_done = chunk.bytes_done;

@@ -16,7 +16,6 @@ use super::{
 use crate::{
     decode::{Decoded, Decoder},
     error::{DataError, IoContext},
-    rows::RowBuffer,
     source::Chunk,
     transforms::{Measured, Standard, Transforms, VOCABULARY_ID_BYTES, Vocabulary},
 };
@@ -31,14 +30,13 @@ pub(crate) struct Moments {
 
 impl Moments {
     /// Of some values, in their order.
-    pub fn of(values: impl Iterator<Item = f32> + Clone) -> Moments {
-        let (count, sum) =
-            values.clone().fold((0, 0.0), |(count, sum), value| (count + 1, sum + f64::from(value)));
+    pub fn of(values: impl Iterator<Item = f64> + Clone) -> Moments {
+        let (count, sum) = values.clone().fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
         if count == 0 {
             return Moments::default();
         }
         let mean = sum / count as f64;
-        let squares = values.map(|value| (f64::from(value) - mean).powi(2)).sum();
+        let squares = values.map(|value| (value - mean) * (value - mean)).sum();
         Moments { count, mean, squares }
     }
 
@@ -55,8 +53,8 @@ impl Moments {
 
     /// As `standardise` uses them.
     pub fn standard(self) -> Standard {
-        let deviation = (self.squares / self.count.max(1) as f64).sqrt() as f32;
-        Standard { mean: self.mean as f32, deviation: if deviation > 0.0 { deviation } else { 1.0 } }
+        let deviation = (self.squares / self.count.max(1) as f64).sqrt();
+        Standard { mean: self.mean, deviation: if deviation > 0.0 { deviation } else { 1.0 } }
     }
 }
 
@@ -82,7 +80,7 @@ impl Preparation<'_> {
         };
         loop {
             let mut total = self.journal.row_total;
-            let more = self.round(&mut chunks, &mut workers, work, |decoded| {
+            let more = self.round(&mut chunks, decoder, &mut workers, work, |decoded| {
                 let good: usize = decoded.splits.iter().map(|rows| rows.row_count).sum();
                 counts.push(good as u32);
                 total += good as u64;
@@ -118,8 +116,12 @@ impl Preparation<'_> {
             if let Some(train_rows) = &train_rows {
                 rows.truncate(train_rows[number as usize] as usize, &decoder.schema);
             }
-            let moments =
-                standardised.iter().map(|&column| Moments::of(column_of(rows, column, decoder))).collect();
+            let moments = (0..standardised.len()).map(|index| match rows.measured.get(index) {
+                Some(values) => Moments::of(values.iter().copied()),
+                // No row of the chunk was read so far.
+                None => Moments::default(),
+            });
+            let moments = moments.collect();
             let counted = counted
                 .iter()
                 .enumerate()
@@ -128,7 +130,7 @@ impl Preparation<'_> {
         };
         loop {
             let mut moments = self.journal.moments.clone();
-            let more = self.round(&mut chunks, &mut workers, work, |measures| {
+            let more = self.round(&mut chunks, decoder, &mut workers, work, |measures| {
                 measures.counted?;
                 for (sum, &chunk) in moments.iter_mut().zip(&measures.moments) {
                     *sum = sum.and(chunk);
@@ -245,21 +247,13 @@ fn read_counts(path: &Path, chunks: u64) -> Result<Vec<u32>, DataError> {
     }
 }
 
-fn column_of<'a>(
-    rows: &'a RowBuffer,
-    column: usize,
-    decoder: &Decoder,
-) -> impl Iterator<Item = f32> + Clone + 'a {
-    rows.dense.iter().skip(column).step_by(decoder.schema.dense.len()).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn moments_of_parts_are_those_of_the_whole() {
-        let values: Vec<f32> = (0..1000).map(|index| 1e4 + ((index * 37) % 101) as f32).collect();
+        let values: Vec<f64> = (0..1000).map(|index| 1e4 + f64::from((index * 37) % 101)).collect();
         let whole = Moments::of(values.iter().copied());
         let parts = values.chunks(77).map(|part| Moments::of(part.iter().copied()));
         let sum = parts.fold(Moments::default(), Moments::and);

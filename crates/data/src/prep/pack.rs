@@ -10,7 +10,7 @@ use std::{
 use campanile_spec::data::SplitSpec;
 
 use super::{
-    Preparation, SkippedRows,
+    Preparation,
     cache::{Manifest, SplitRows},
     id_counts::RowShares,
     journal::Journal,
@@ -44,7 +44,7 @@ impl Preparation<'_> {
             (chunk.file, decoded)
         };
         loop {
-            let more = self.round(&mut chunks, &mut workers, work, |(file, mut decoded)| {
+            let more = self.round(&mut chunks, decoder, &mut workers, work, |(file, mut decoded)| {
                 segments.renumber(&mut decoded)?;
                 order.add(file, &decoded.splits, decoder.schema.block_rows());
                 let how = (&decoder.schema, &*decoder.transforms);
@@ -132,7 +132,15 @@ impl Preparation<'_> {
         };
         let pass = &self.journal.pass;
         if splits[0].rows == 0 {
-            return Err(DataError::NoRows { read: pass.rows_read, skipped: pass.skipped.total });
+            let (read, skipped) = (pass.rows_read, pass.skipped.total);
+            let why = match self.times_beside_split() {
+                Some(times) => format!("; {times}"),
+                None => String::new(),
+            };
+            return Err(DataError::NoRows { read, skipped, why });
+        }
+        if let (Some(times), 0, 0) = (self.times_beside_split(), splits[1].rows, splits[2].rows) {
+            return Err(DataError::NothingHeldOut { times });
         }
         for (index, writer) in writers.into_iter().enumerate() {
             // Empty ones go when the set is published: until the manifest stands, the journal names them.
@@ -140,9 +148,20 @@ impl Preparation<'_> {
                 writer.finish()?;
             }
         }
-        let (skipped, rows_read): (SkippedRows, u64) = (pass.skipped.clone(), pass.rows_read);
+        let (skipped, observed, rows_read) = (pass.skipped.clone(), pass.observed.clone(), pass.rows_read);
         let Journal { segments, order, ids, .. } = self.journal.clone();
-        Manifest { splits, skipped, segments, order, ids, rows_read }.save(&self.dir)
+        Manifest { splits, skipped, segments, order, ids, rows_read, observed }.save(&self.dir)
+    }
+
+    /// For a split by time: what the times are, and where it cuts them.
+    fn times_beside_split(&self) -> Option<String> {
+        let SplitSpec::ByTime { valid_from, test_from } = &self.data.split else { return None };
+        let (earliest, latest) = self.journal.pass.observed.times?;
+        let column = self.data.columns.time.as_deref().unwrap_or_default();
+        Some(format!(
+            "the times of `{column}` are from {earliest} to {latest}, valid_from is {valid_from} and test_from \
+             {test_from}; do they count the same unit?"
+        ))
     }
 }
 
@@ -165,14 +184,14 @@ fn remove_tails(dir: &Path, sequence: u64) -> Result<(), DataError> {
 }
 
 /// Segments of all chunks, numbered in order of appearance.
-struct Segments {
+pub(super) struct Segments {
     column: String,
     names: Vec<String>,
     numbers: HashMap<String, u32>,
 }
 
 impl Segments {
-    fn new(names: &[String], column: Option<&str>) -> Segments {
+    pub fn new(names: &[String], column: Option<&str>) -> Segments {
         Segments {
             column: column.unwrap_or_default().to_string(),
             names: names.to_vec(),
@@ -181,7 +200,7 @@ impl Segments {
     }
 
     /// From the chunk's own numbers to those of the whole data.
-    fn renumber(&mut self, decoded: &mut Decoded) -> Result<(), DataError> {
+    pub fn renumber(&mut self, decoded: &mut Decoded) -> Result<(), DataError> {
         if decoded.segments.is_empty() {
             return Ok(());
         }

@@ -4,8 +4,12 @@
 //! decides what a file costs.
 
 mod columns;
+mod kinds;
 
-use std::{fs::File, path::PathBuf};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use campanile_spec::data::Split;
 use parquet::{
@@ -16,21 +20,23 @@ use parquet::{
 
 use super::{Body, InputFile, PARQUET_CHUNK_ROWS, Taken};
 use crate::{
-    decode::{Cells, Decoded, Decoder},
+    decode::{Cells, Decoded, Decoder, Role},
     error::{BadReason, DataError, IoContext},
     value::Raw,
 };
 use columns::{Leaf, find_leaf};
+use kinds::Counted;
 
 /// An open Parquet file.
 pub(super) struct ParquetFile {
     path: PathBuf,
     reader: SerializedFileReader<File>,
-    leaves: Vec<Leaf>,
+    /// One per slot; none where the file is without the column.
+    leaves: Vec<Option<Leaf>>,
     bytes: u64,
     row_group: usize,
     /// Column readers of the open row group, one per slot; empty before the first.
-    columns: Vec<ColumnReader>,
+    columns: Vec<Option<ColumnReader>>,
     /// Rows of the open row group that are not read yet.
     rows_left: usize,
     rows_done: u64,
@@ -43,9 +49,7 @@ impl ParquetFile {
         let path = &file.path;
         let raw = File::open(path).context("open", path)?;
         let reader = SerializedFileReader::new(raw).map_err(|error| damaged(path.clone(), &error))?;
-        let schema = reader.metadata().file_metadata().schema_descr_ptr();
-        let leaves: Vec<Leaf> =
-            decoder.slots().iter().map(|slot| find_leaf(&schema, slot, path)).collect::<Result<_, _>>()?;
+        let leaves = find_leaves(&reader, decoder, path)?;
         let rows_total = reader.metadata().file_metadata().num_rows().max(0) as u64;
         let mut file = ParquetFile {
             path: path.clone(),
@@ -73,7 +77,7 @@ impl ParquetFile {
             }
             self.open_row_group()?;
             let skipped = (offset - self.rows_done) as usize;
-            for column in &mut self.columns {
+            for column in self.columns.iter_mut().flatten() {
                 columns::skip(column, skipped).map_err(|error| damaged(self.path.clone(), &error))?;
             }
             self.rows_left -= skipped;
@@ -92,7 +96,7 @@ impl ParquetFile {
         self.columns = self
             .leaves
             .iter()
-            .map(|leaf| group.get_column_reader(leaf.index))
+            .map(|leaf| leaf.as_ref().map(|leaf| group.get_column_reader(leaf.index)).transpose())
             .collect::<Result<_, _>>()
             .map_err(fail)?;
         self.rows_left = self.row_group_rows(self.row_group);
@@ -111,13 +115,17 @@ impl ParquetFile {
         let rows = self.rows_left.min(PARQUET_CHUNK_ROWS);
         let mut columns = Vec::with_capacity(self.leaves.len());
         for (reader, leaf) in self.columns.iter_mut().zip(&self.leaves) {
+            let (Some(reader), Some(leaf)) = (reader, leaf) else {
+                columns.push(None);
+                continue;
+            };
             let column =
                 columns::read(reader, leaf, rows).map_err(|error| damaged(self.path.clone(), &error))?;
             if column.row_count != rows {
                 let reason = format!("column `{}` ends before its row group does", leaf.name);
                 return Err(DataError::Damaged { path: self.path.clone(), format: "Parquet", reason });
             }
-            columns.push(column);
+            columns.push(Some(column));
         }
         self.rows_left -= rows;
         self.rows_done += rows as u64;
@@ -131,6 +139,46 @@ impl ParquetFile {
     }
 }
 
+fn find_leaves(
+    reader: &SerializedFileReader<File>,
+    decoder: &Decoder,
+    path: &Path,
+) -> Result<Vec<Option<Leaf>>, DataError> {
+    let schema = reader.metadata().file_metadata().schema_descr_ptr();
+    decoder.slots().iter().map(|slot| find_leaf(&schema, slot, decoder.time_unit(), path)).collect()
+}
+
+/// Refuses files whose columns count time differently, unless the job's unit takes the difference out.
+pub(super) fn check_units(files: &[InputFile], decoder: &Decoder) -> Result<(), DataError> {
+    let mut first: Vec<Option<(&Path, Counted)>> = vec![None; decoder.slots().len()];
+    for file in files {
+        let raw = File::open(&file.path).context("open", &file.path)?;
+        let reader = SerializedFileReader::new(raw).map_err(|error| damaged(file.path.clone(), &error))?;
+        let leaves = find_leaves(&reader, decoder, &file.path)?;
+        for ((leaf, slot), first) in leaves.iter().zip(decoder.slots()).zip(&mut first) {
+            let Some(leaf) = leaf else { continue };
+            let &mut (first, counted) = first.get_or_insert((&file.path, leaf.counted));
+            let is_time_only = slot.roles.iter().all(|role| *role == Role::Time);
+            if counted == leaf.counted || (is_time_only && decoder.time_unit().is_some()) {
+                continue;
+            }
+            return Err(DataError::TimeUnits {
+                column: slot.name.clone(),
+                first: first.to_path_buf(),
+                first_unit: counted.word(),
+                path: file.path.clone(),
+                unit: leaf.counted.word(),
+                advice: if is_time_only {
+                    ", or say run.data.time_unit, to which all are converted"
+                } else {
+                    ""
+                },
+            });
+        }
+    }
+    Ok(())
+}
+
 fn damaged(path: PathBuf, error: &ParquetError) -> DataError {
     DataError::Damaged { path, format: "Parquet", reason: error.to_string() }
 }
@@ -139,7 +187,8 @@ fn damaged(path: PathBuf, error: &ParquetError) -> DataError {
 #[derive(Debug)]
 pub(crate) struct ParquetRows {
     row_count: usize,
-    columns: Vec<columns::Column>,
+    /// By slot; none where the file is without the column.
+    columns: Vec<Option<columns::Column>>,
 }
 
 impl ParquetRows {
@@ -157,29 +206,34 @@ struct ParquetCells<'a> {
     row: usize,
 }
 
+impl ParquetCells<'_> {
+    fn first<'a>(&'a self, slot: usize, entry: impl Fn(&'a columns::Column, usize) -> Raw<'a>) -> Raw<'a> {
+        let Some(column) = &self.rows.columns[slot] else { return Raw::Missing };
+        column.entries(self.row).next().map_or(Raw::Missing, |place| entry(column, place))
+    }
+}
+
 impl Cells for ParquetCells<'_> {
     fn cell(&self, slot: usize) -> Raw<'_> {
-        let column = &self.rows.columns[slot];
-        column.entries(self.row).next().map_or(Raw::Missing, |entry| column.entry(entry))
+        self.first(slot, columns::Column::entry)
     }
 
-    fn items(
+    fn time(&self, slot: usize) -> Raw<'_> {
+        self.first(slot, columns::Column::time)
+    }
+
+    fn one(&self, slot: usize) -> Option<Raw<'_>> {
+        // A flat text column may hold lists too, cut at the separator as in CSV.
+        let is_list = self.rows.columns[slot].as_ref().is_some_and(columns::Column::is_list);
+        (!is_list).then(|| self.cell(slot))
+    }
+
+    fn several(
         &self,
         slot: usize,
-        separator: u8,
         mut visit: impl FnMut(Raw<'_>) -> Result<(), BadReason>,
     ) -> Result<(), BadReason> {
-        let column = &self.rows.columns[slot];
-        if column.is_list() {
-            return column.entries(self.row).try_for_each(|entry| visit(column.entry(entry)));
-        }
-        // A flat text column may hold lists too, cut at the separator as in CSV.
-        match column.entry(self.row) {
-            Raw::Missing => Ok(()),
-            Raw::Text(text) => {
-                text.split(|&byte| byte == separator).try_for_each(|item| visit(Raw::text(item)))
-            }
-            one => visit(one),
-        }
+        let Some(column) = &self.rows.columns[slot] else { return Ok(()) };
+        column.entries(self.row).try_for_each(|entry| visit(column.entry(entry)))
     }
 }

@@ -53,14 +53,14 @@ impl TextFile {
     /// CSV with a header, from `offset` on; 0 means after the header.
     pub fn csv(
         file: &InputFile,
-        delimiter: u8,
+        (delimiter, quotes): (u8, bool),
         decoder: &Decoder,
         offset: u64,
     ) -> Result<TextFile, DataError> {
         // The layout follows from the header, which is read through the same decompressor.
-        let mut text = TextFile::open(file, TextLayout::none(), delimiter, true)?;
+        let mut text = TextFile::open(file, TextLayout::none(), delimiter, quotes)?;
         let header = text.take_header()?;
-        text.layout = Arc::new(TextLayout::from_header(&header, delimiter, decoder, &file.path)?);
+        text.layout = Arc::new(TextLayout::from_header(&header, (delimiter, quotes), decoder, &file.path)?);
         if offset > 0 {
             text.header_lines = 0;
             text.skip_to(offset)?;
@@ -172,7 +172,7 @@ impl TextFile {
         let mut wanted = 4096;
         let end = loop {
             self.fill(&mut buffer, wanted)?;
-            if let Some(end) = first_record_end(&buffer, self.delimiter) {
+            if let Some(end) = first_record_end(&buffer, self.delimiter, self.quotes) {
                 break end;
             }
             if self.ended {
@@ -230,11 +230,11 @@ impl TextFile {
 }
 
 /// Where the first record ends, if it does.
-fn first_record_end(bytes: &[u8], delimiter: u8) -> Option<usize> {
+fn first_record_end(bytes: &[u8], delimiter: u8, quotes: bool) -> Option<usize> {
     let mut upto = 0;
     loop {
         upto += memchr::memchr(b'\n', &bytes[upto..])? + 1;
-        if text::cut(&bytes[..upto], delimiter, true) == upto {
+        if text::cut(&bytes[..upto], delimiter, quotes) == upto {
             return Some(upto);
         }
     }

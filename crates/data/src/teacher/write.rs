@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{BLOCK_ROWS, FORMAT_VERSIONS, MAGIC, NOBODY, TeacherHeader, block_bytes, half};
+use super::{BLOCK_ROWS, FORMAT_VERSIONS, MAGIC, NOBODY, TeacherHeader, block_bytes};
 use crate::error::{DataError, IoContext};
 
 /// A file of a teacher's words that is being written.
@@ -90,11 +90,13 @@ impl TeacherWriter {
         assert!(teacher.is_none_or(|place| place < self.header.teachers.len()), "teacher {teacher:?}");
         for (place, sample) in logits.chunks_exact(tasks).enumerate() {
             for (column, logit) in self.logits.iter_mut().zip(sample) {
-                column.push(half::from_f32(*logit));
+                column.push(crate::half::from_f32(*logit));
             }
             match embeddings.get(place * floats..(place + 1) * floats).filter(|_| !embeddings.is_empty()) {
-                Some(own) => self.embeddings.extend(own.iter().map(|float| half::from_f32(*float))),
-                None => self.embeddings.resize(self.embeddings.len() + floats, half::from_f32(f32::NAN)),
+                Some(own) => self.embeddings.extend(own.iter().map(|float| crate::half::from_f32(*float))),
+                None => {
+                    self.embeddings.resize(self.embeddings.len() + floats, crate::half::from_f32(f32::NAN))
+                }
             }
             self.teachers.push(teacher.map_or(NOBODY, |place| place as u16));
             self.rows += 1;

@@ -7,7 +7,7 @@
 use campanile_spec::data::{BagShape, IdMap};
 
 use crate::{
-    decode::Decoder,
+    decode::{Counts, Decoder, count},
     rows::RowBuffer,
     transforms::Transforms,
     value::{MISSING_KEY, parse_hex_eight},
@@ -41,11 +41,13 @@ const GROUP: usize = 64;
 /// Scratch space for a group of lines.
 pub(super) struct Group {
     keys: Box<[[u64; GROUP]; SPARSE]>,
+    /// Values of the line's numbers before they are rounded.
+    wide: [f64; DENSE],
 }
 
 impl Group {
     pub fn new() -> Group {
-        Group { keys: Box::new([[0; GROUP]; SPARSE]) }
+        Group { keys: Box::new([[0; GROUP]; SPARSE]), wide: [0.0; DENSE] }
     }
 
     /// Adds lines from `at` on, as long as they are usual and the group has room; returns how many, and where the
@@ -56,14 +58,25 @@ impl Group {
         at: usize,
         decoder: &Decoder,
         rows: &mut RowBuffer,
+        counts: &mut Counts,
     ) -> (usize, usize) {
         let transforms = &decoder.transforms;
         let (mut lines, mut at) = (0, at);
+        rows.measured.resize_with(decoder.measured().len(), Vec::new);
         while lines < GROUP
-            && let Some(next) = self.line(bytes, at, lines, transforms, rows)
+            && let Some((next, missing)) = self.line(bytes, at, lines, transforms, rows)
         {
             at = next;
             lines += 1;
+            for (values, &column) in rows.measured.iter_mut().zip(decoder.measured()) {
+                values.push(self.wide[column]);
+            }
+            // Slots are the label, the numbers, the ids.
+            let mut left = missing;
+            while left != 0 {
+                count(&mut counts.missing, 1 + left.trailing_zeros() as usize, 1);
+                left &= left - 1;
+            }
         }
         for (column, (bags, keys)) in rows.bags.iter_mut().zip(self.keys.iter()).enumerate() {
             if decoder.keeps_keys() && transforms.is_counted(column) {
@@ -77,7 +90,8 @@ impl Group {
         (lines, at)
     }
 
-    /// Takes one line in and returns where the next one starts, or takes nothing when the line is unusual.
+    /// Takes one line in and returns where the next one starts, with a bit for each missing number and id, or takes
+    /// nothing when the line is unusual.
     #[inline]
     fn line(
         &mut self,
@@ -86,25 +100,29 @@ impl Group {
         line: usize,
         transforms: &Transforms,
         rows: &mut RowBuffer,
-    ) -> Option<usize> {
+    ) -> Option<(usize, u64)> {
         let &[label @ (b'0' | b'1'), b'\t'] = bytes.get(at..)?.first_chunk()? else { return None };
         let mut at = at + 2;
-        let mut dense = [0.0; DENSE];
-        for (column, value) in dense.iter_mut().enumerate() {
+        let mut missing = 0;
+        for (column, value) in self.wide.iter_mut().enumerate() {
             let (number, next) = number(bytes, at)?;
             *value = transforms.dense_number(column, number);
+            missing |= u64::from(number.is_none()) << column;
             at = next;
         }
         let (last, others) = self.keys.split_last_mut()?;
-        for keys in others {
+        for (column, keys) in others.iter_mut().enumerate() {
             let (key, next) = id(bytes, at, b'\t')?;
+            missing |= u64::from(next == at + 1) << (DENSE + column);
             keys[line] = key;
             at = next;
         }
-        (last[line], at) = id(bytes, at, b'\n')?;
+        let (key, next) = id(bytes, at, b'\n')?;
+        missing |= u64::from(next == at + 1) << (DENSE + SPARSE - 1);
+        last[line] = key;
         rows.labels[0].push(label - b'0');
-        rows.dense.extend_from_slice(&dense);
-        Some(at)
+        rows.dense.extend(self.wide.iter().map(|value| *value as f32));
+        Some((next, missing))
     }
 }
 
@@ -121,7 +139,7 @@ fn id(bytes: &[u8], at: usize, end: u8) -> Option<(u64, usize)> {
 
 /// An integer or nothing, up to its tab, and where the next cell starts.
 #[inline]
-fn number(bytes: &[u8], at: usize) -> Option<(Option<f32>, usize)> {
+fn number(bytes: &[u8], at: usize) -> Option<(Option<f64>, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
     let tabs = word ^ (ONES * u64::from(b'\t'));
@@ -143,12 +161,12 @@ fn number(bytes: &[u8], at: usize) -> Option<(Option<f32>, usize)> {
     let odd = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
     let even = ((pairs >> 16) & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
     let value = (odd.wrapping_add(even) >> 32) as u32;
-    Some((Some(value as f32), at + digits as usize + 1))
+    Some((Some(f64::from(value)), at + digits as usize + 1))
 }
 
 /// The same for negative and long numbers, of nine digits at most.
 #[cold]
-fn slow_number(bytes: &[u8], at: usize) -> Option<(Option<f32>, usize)> {
+fn slow_number(bytes: &[u8], at: usize) -> Option<(Option<f64>, usize)> {
     let length = bytes.get(at..)?.iter().take(11).position(|&byte| byte == b'\t')?;
     let text = &bytes[at..at + length];
     let (negative, digits) = match text {
@@ -159,7 +177,7 @@ fn slow_number(bytes: &[u8], at: usize) -> Option<(Option<f32>, usize)> {
         return None;
     }
     let value = digits.iter().fold(0, |value, digit| value * 10 + i32::from(digit - b'0'));
-    Some((Some(if negative { -value } else { value } as f32), at + length + 1))
+    Some((Some(f64::from(if negative { -value } else { value })), at + length + 1))
 }
 
 #[cfg(test)]
@@ -175,7 +193,7 @@ mod tests {
             let want = match text.as_str() {
                 "" => Some((None, 1)),
                 _ if text.trim_start_matches('-').len() > 9 || text.ends_with('.') => None,
-                text => text.parse::<i32>().ok().map(|value| (Some(value as f32), text.len() + 1)),
+                text => text.parse::<i32>().ok().map(|value| (Some(f64::from(value)), text.len() + 1)),
             };
             prop_assert_eq!(number(line.as_bytes(), 0), want);
         }

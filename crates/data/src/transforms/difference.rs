@@ -9,6 +9,9 @@ impl Transforms {
         if self.id_text != other.id_text {
             found.push("all ids: another reading of their text".to_owned());
         }
+        if self.missing_values != other.missing_values {
+            found.push("all columns: other `missing_values`".to_owned());
+        }
         let names: [Vec<&str>; 2] =
             [self, other].map(|all| (0..all.dense_count()).map(|column| all.dense_name(column)).collect());
         for (name, own, others) in pairs(&names) {

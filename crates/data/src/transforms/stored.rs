@@ -1,4 +1,4 @@
-//! The transforms as bytes: `CAMTRAN1`, a JSON description, the vocabularies' keys, a checksum.
+//! The transforms as bytes: `CAMTRAN2`, a JSON description, the vocabularies' keys, a checksum.
 //!
 //! `docs/format-packed.md` gives the layout. The bytes are a function of the transforms, so their fingerprint is
 //! the transforms' own; a checkpoint carries both.
@@ -15,11 +15,13 @@ use crate::{
     value::fingerprint,
 };
 
-const MAGIC: &[u8; 8] = b"CAMTRAN1";
+const MAGIC: &[u8; 8] = b"CAMTRAN2";
 
 #[derive(Serialize, Deserialize)]
 struct Header {
     id_text: IdText,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    missing_values: Vec<String>,
     dense: Vec<DenseColumn>,
     sparse: Vec<SparseColumn>,
     standards: Vec<Option<Standard>>,
@@ -32,6 +34,7 @@ impl Transforms {
     pub fn to_bytes(&self) -> Vec<u8> {
         let header = Header {
             id_text: self.id_text,
+            missing_values: self.missing_values.clone(),
             dense: self.dense.iter().map(|map| map.column.clone()).collect(),
             sparse: self.sparse.iter().map(|map| map.column.clone()).collect(),
             standards: self.dense.iter().map(|map| map.standard).collect(),
@@ -77,15 +80,17 @@ impl Transforms {
                 vocabularies.push(None);
                 continue;
             };
-            let (own, others) =
-                keys.split_at_checked(size * 8).ok_or_else(|| corrupt("a vocabulary is cut off"))?;
+            let cut = size.checked_mul(8).and_then(|bytes| keys.split_at_checked(bytes));
+            let (own, others) = cut.ok_or_else(|| corrupt("a vocabulary is cut off"))?;
             keys = others;
             let own = own.as_chunks::<8>().0.iter().map(|key| u64::from_le_bytes(*key)).collect();
             let vocabulary = Vocabulary::new(own).ok_or_else(|| corrupt("a vocabulary names an id twice"))?;
             vocabularies.push(Some(vocabulary));
         }
         let measured = Measured { standards: header.standards, vocabularies };
-        Transforms::build(header.id_text, header.dense, header.sparse, measured)
+        let built = Transforms::build(header.id_text, header.dense, header.sparse, measured);
+        let built = built.map_err(|error| corrupt(&error.to_string()))?;
+        Ok(Transforms { missing_values: header.missing_values, ..built })
     }
 
     /// A number for the whole state, 32 hexadecimal digits; goes into every checkpoint.
@@ -111,6 +116,10 @@ impl Transforms {
     /// # Errors
     /// When the file cannot be read or is damaged.
     pub fn load(path: &Path) -> Result<Transforms, DataError> {
+        // A pipe would be waited for without end, and a device has none.
+        if !std::fs::metadata(path).context("read", path)?.is_file() {
+            return Err(std::io::Error::other("it is not a plain file")).context("read", path);
+        }
         Transforms::from_bytes(&std::fs::read(path).context("read", path)?, path)
     }
 }

@@ -8,7 +8,8 @@ fn dense(transforms: Vec<DenseTransform>) -> DenseColumn {
 }
 
 fn sparse(map: IdMap, row_count: u64) -> SparseColumn {
-    SparseColumn { name: "item".into(), shape: BagShape::One, bag_max: 1, map, row_count, weights: None }
+    let (name, shape, keep) = ("item".into(), BagShape::One, Keep::First);
+    SparseColumn { name, shape, bag_max: 1, keep, map, row_count, weights: None }
 }
 
 fn build(dense: Vec<DenseColumn>, sparse: Vec<SparseColumn>) -> Result<Transforms, DataError> {
@@ -35,6 +36,57 @@ fn standardise_uses_what_was_measured() {
     let standards = vec![Some(Standard { mean: 4.0, deviation: 2.0 })];
     let measured = unmeasured.with_measured(Measured { standards, vocabularies: vec![] }).unwrap();
     assert_eq!(measured.dense(0, Raw::Float(8.0)), Ok(2_f32.ln_1p()));
+}
+
+#[test]
+fn standardised_numbers_keep_what_32_bits_would_lose() {
+    let unmeasured = build(vec![dense(vec![DenseTransform::Standardise])], vec![]).unwrap();
+    let standards = vec![Some(Standard { mean: 1.7e9, deviation: 25_000.0 })];
+    let measured = unmeasured.with_measured(Measured { standards, vocabularies: vec![] }).unwrap();
+    let seconds = |second: i64| measured.dense(0, Raw::Int(1_700_000_000 + second)).unwrap();
+    let mut values: Vec<u32> = (0..86_400).map(|second| seconds(second).to_bits()).collect();
+    values.dedup();
+    assert_eq!(values.len(), 86_400);
+    // The same number from text, and in 32 and 64 bits.
+    for text in ["0.7", "-12.34", "1e-3", "16777217", "0.30000000000000004"] {
+        let wide: f64 = text.parse().unwrap();
+        let bits = |raw| measured.dense(0, raw).map(f32::to_bits);
+        assert_eq!(bits(Raw::Text(text.as_bytes())), bits(Raw::Float(wide)), "{text}");
+        if text.len() < 8 {
+            assert_eq!(bits(Raw::Float(f64::from(wide as f32))), bits(Raw::Float(wide)), "{text}");
+        }
+    }
+    // What no float of 32 bits holds is refused, and not an infinity.
+    let tiny = Standard { mean: 0.0, deviation: 1e-30 };
+    let tiny =
+        unmeasured.with_measured(Measured { standards: vec![Some(tiny)], vocabularies: vec![] }).unwrap();
+    assert_eq!(tiny.dense(0, Raw::Int(1 << 40)), Err(BadReason::NotFinite));
+    assert_eq!(measured.dense(0, Raw::Text(b"1e300")), Err(BadReason::NotFinite));
+}
+
+#[test]
+fn words_for_missing_values_are_missing_wherever_they_come_from() {
+    let columns = Columns {
+        dense: vec![dense(vec![])],
+        sparse: vec![sparse(IdMap::Hash { salt: 0 }, 1 << 20), sparse(IdMap::Direct, 9)],
+        missing_values: vec!["NA".into(), "\\N".into()],
+        ..Columns::default()
+    };
+    let transforms = Transforms::unmeasured(&columns, &SourceSpec::Parquet).unwrap();
+    let again = Transforms::from_bytes(&transforms.to_bytes(), Path::new("t")).unwrap();
+    for transforms in [&transforms, &again] {
+        for word in ["NA", "\\N"] {
+            let raw = Raw::Text(word.as_bytes());
+            assert_eq!(transforms.dense(0, raw), Ok(2.0));
+            assert_eq!(transforms.row(0, raw), transforms.row(0, Raw::Missing));
+            assert_eq!(transforms.row(1, raw), Ok(None));
+            assert_eq!(transforms.key(raw), Raw::Missing.key());
+        }
+        assert_eq!(transforms.dense(0, Raw::Text(b"na")), Err(BadReason::NotANumber));
+    }
+    let without =
+        Transforms::unmeasured(&Columns { missing_values: vec![], ..columns }, &SourceSpec::Parquet);
+    assert_eq!(without.unwrap().difference(&transforms)[0], "all columns: other `missing_values`");
 }
 
 #[test]
@@ -127,7 +179,7 @@ proptest! {
     fn the_table_of_logarithms_has_the_functions_bits(value in prop_oneof![0_f32..5000.0, -10_f32..1e9]) {
         let transforms = build(vec![dense(vec![DenseTransform::Log1p])], vec![]).unwrap();
         for value in [value, value.trunc()] {
-            let want = value.max(0.0).ln_1p();
+            let want = f64::from(value.max(0.0)).ln_1p() as f32;
             prop_assert_eq!(transforms.dense(0, Raw::Float(f64::from(value))).unwrap().to_bits(), want.to_bits());
         }
     }

@@ -184,7 +184,7 @@ fn a_quote_that_never_closes_and_text_after_one_that_does() {
     expect!["after.csv line 2: text follows a closing quote, or the quote never closes"]
         .assert_eq(&place.error(&csv(columns()), &[after]));
     let open = place.write("open.csv", format!("click,item\n1,x\n0,\"a{}", "\n0,b".repeat(10)));
-    expect!["open.csv: the quote that opens in line 3 is never closed; close it, or double a quote that is part of a quoted cell"]
+    expect!["open.csv: the quote that opens in line 3 is never closed; close it, double a quote that is part of a quoted cell, or say `quotes = false` where quotes are characters like others"]
         .assert_eq(&place.error(&csv(columns()), &[open]));
     let long = place.write("long.csv", format!("click,item\n1,x\n0,\"a{}", "\n0,b".repeat(1 << 19)));
     expect!["long.csv: the record that starts in line 3 is longer than 1048576 bytes; is a quote left open?"]

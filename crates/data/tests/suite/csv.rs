@@ -30,7 +30,7 @@ fn columns() -> Columns {
         time: Some("time".into()),
         group: Some("user".into()),
         segment: Some("site".into()),
-        teacher_delay: None,
+        ..Columns::default()
     }
 }
 
@@ -88,7 +88,7 @@ fn quoting_line_ends_delimiters_and_column_order_do_not_matter() {
     let quoted =
         place.write("quoted.csv", "\u{feff}\"click\",\"item\"\r\n\"1\",\"say \"\"hi\"\"\"\r\n\r\n0,\"b\"");
     let swapped = place.write("swapped.csv", "item;other;click\nsay \"hi\";;1\nb;9;0\n");
-    let semicolons = DataSpec { source: SourceSpec::Csv { delimiter: ';' }, ..csv(columns()) };
+    let semicolons = DataSpec { source: SourceSpec::Csv { delimiter: ';', quotes: true }, ..csv(columns()) };
     let want = read_all(&place.prepare(&csv(columns()), &[plain]).unwrap().train);
     assert_eq!(want.sample_count, 2);
     assert_eq!(read_all(&place.prepare(&csv(columns()), &[quoted]).unwrap().train), want);

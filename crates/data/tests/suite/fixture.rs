@@ -11,8 +11,8 @@ use campanile_spec::{
     Batch,
     config::DataFiles,
     data::{
-        BadRows, BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, LabelColumn, SourceSpec,
-        SparseColumn, SplitSpec,
+        BadRows, BagShape, Columns, DataSpec, DenseColumn, DenseTransform, IdMap, Keep, LabelColumn,
+        SourceSpec, SparseColumn, SplitSpec,
     },
 };
 
@@ -83,7 +83,8 @@ pub fn dense(name: &str, transforms: &[DenseTransform]) -> DenseColumn {
 }
 
 pub fn sparse(name: &str, map: IdMap, row_count: u64) -> SparseColumn {
-    SparseColumn { name: name.into(), shape: BagShape::One, bag_max: 100, map, row_count, weights: None }
+    let (name, shape, keep) = (name.into(), BagShape::One, Keep::First);
+    SparseColumn { name, shape, bag_max: 100, keep, map, row_count, weights: None }
 }
 
 pub fn list(name: &str, map: IdMap, row_count: u64) -> SparseColumn {
@@ -102,7 +103,7 @@ pub fn data(source: SourceSpec, columns: Columns) -> DataSpec {
 }
 
 pub fn csv(columns: Columns) -> DataSpec {
-    data(SourceSpec::Csv { delimiter: ',' }, columns)
+    data(SourceSpec::Csv { delimiter: ',', quotes: true }, columns)
 }
 
 /// All of Criteo's columns: logarithms, and one map for all ids.

@@ -9,7 +9,11 @@ mod fixture;
 mod memory;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod quotes;
+mod reread;
 mod resume;
 mod sources;
 mod splits;
 mod teacher;
+#[cfg(feature = "parquet")]
+mod values;

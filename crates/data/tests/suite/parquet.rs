@@ -151,7 +151,7 @@ fn many_row_groups_and_splits_by_time() {
     let place = Place::new();
     write_rows(&place.path("rows.parquet"), Compression::SNAPPY, 700);
     let mut data = parquet_data(columns());
-    data.split = SplitSpec::ByTime { valid_from: 102, test_from: 104 };
+    data.split = SplitSpec::ByTime { valid_from: 102.into(), test_from: 104.into() };
     let prepared = place.prepare(&data, &[place.path("*.parquet").display().to_string()]).unwrap();
     let (valid, test) = (prepared.valid.unwrap(), prepared.test.unwrap());
     assert_eq!((prepared.train.row_count(), valid.row_count(), test.row_count()), (1400, 1400, 700));
@@ -228,5 +228,5 @@ fn a_time_of_day_is_refused_as_a_time() {
     SerializedFileWriter::new(file, schema, Arc::default()).unwrap().close().unwrap();
     let columns = Columns { labels: vec![label("click")], time: Some("at".into()), ..Columns::default() };
     let error = place.error(&parquet_data(columns), &[place.path("rows.parquet").display().to_string()]);
-    assert!(error.contains("column `at` is int64, which cannot be used as a time"), "{error}");
+    assert!(error.contains("column `at` is time of day, which cannot be used as a time"), "{error}");
 }

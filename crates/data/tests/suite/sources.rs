@@ -28,7 +28,7 @@ fn criteo_rows_are_what_the_transforms_say() {
         for column in 0..13 {
             let count: f32 =
                 if cells[1 + column].is_empty() { 0.0 } else { cells[1 + column].parse().unwrap() };
-            let want = count.max(0.0).ln_1p();
+            let want = f64::from(count.max(0.0)).ln_1p() as f32;
             assert_eq!(
                 batch.dense[row * 13 + column].to_bits(),
                 want.to_bits(),

@@ -60,7 +60,7 @@ fn by_row_only_training_rows_are_counted_for_vocabularies() {
 #[test]
 fn by_time_rows_at_or_after_a_moment_are_held_out() {
     let place = Place::new();
-    let data = data(SplitSpec::ByTime { valid_from: 60, test_from: 80 });
+    let data = data(SplitSpec::ByTime { valid_from: 60.into(), test_from: 80.into() });
     let prepared = place.prepare(&data, &[place.write("rows.csv", rows(0..1000))]).unwrap();
     let (valid, test) = (read_all(&prepared.valid.unwrap()), read_all(&prepared.test.unwrap()));
     let train = read_all(&prepared.train);
@@ -255,7 +255,10 @@ fn ids_without_a_row_are_counted_by_split() {
     assert_eq!(train, [(20_000, 0), (20_000, 0), (40_000, 20_000)]);
     assert_eq!(valid, [(10_000, 10_000), (10_000, 0), (20_000, 10_000)]);
     assert_eq!(test, valid);
-    let by_time = DataSpec { split: SplitSpec::ByTime { valid_from: 30_000, test_from: 39_999 }, ..by_row };
+    let by_time = DataSpec {
+        split: SplitSpec::ByTime { valid_from: 30_000.into(), test_from: 39_999.into() },
+        ..by_row
+    };
     let [train, valid, test] = counts(&by_time, text);
     assert_eq!(train[2], (60_000, 30_000));
     assert_eq!((valid[0], test[0]), ((9_999, 9_999), (1, 1)));

@@ -215,8 +215,9 @@ unsafe fn run<V: Vector, W: Word<V>, const MR: usize, const NV: usize, const LAY
                 for k in 0..UNROLL {
                     term::<V, W, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);
                 }
-                a = a.add(UNROLL * next_term::<MR, LAYOUT>(now.a_stride));
-                b = b.add(UNROLL * NV * V::LANES);
+                // After the last step both stand beyond what is theirs, by up to a stride.
+                a = a.wrapping_add(UNROLL * next_term::<MR, LAYOUT>(now.a_stride));
+                b = b.wrapping_add(UNROLL * NV * V::LANES);
             }
             for k in 0..now.depth % UNROLL {
                 term::<V, W, MR, NV, LAYOUT>(&mut sums, a, now.a_stride, b, k);

@@ -174,11 +174,11 @@ impl Lanes for __m256 {
         }
     }
     #[inline(always)]
-    unsafe fn zero_where_within(self, limit: Self, other: Self) -> Self {
+    unsafe fn where_within(self, limit: Self, then: Self, other: Self) -> Self {
         // SAFETY: see above.
         unsafe {
             let within = _mm256_cmp_ps::<_CMP_LE_OQ>(_mm256_andnot_ps(_mm256_set1_ps(-0.0), self), limit);
-            _mm256_andnot_ps(within, other)
+            _mm256_blendv_ps(other, then, within)
         }
     }
     #[inline(always)]

@@ -172,12 +172,12 @@ impl Lanes for __m512 {
         }
     }
     #[inline(always)]
-    unsafe fn zero_where_within(self, limit: Self, other: Self) -> Self {
+    unsafe fn where_within(self, limit: Self, then: Self, other: Self) -> Self {
         // SAFETY: see above.
         unsafe {
             let within =
                 _mm512_cmp_ps_mask::<_CMP_LE_OQ>(_mm512_andnot_ps(_mm512_set1_ps(-0.0), self), limit);
-            _mm512_mask_blend_ps(within, other, _mm512_setzero_ps())
+            _mm512_mask_blend_ps(within, other, then)
         }
     }
     #[inline(always)]

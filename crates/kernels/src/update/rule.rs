@@ -141,7 +141,7 @@ impl<E: Stored> Kernel for Apply<'_, E> {
                 }
                 Rule::RowwiseAdam { beta1, beta2, epsilon } => {
                     let place = state.add(dim);
-                    let v = beta2 * place.read() + (1.0 - beta2) * self.mean_of_squares::<V>();
+                    let v = (beta2 * place.read() + (1.0 - beta2) * self.mean_of_squares::<V>()).flush();
                     place.write(v);
                     let factor = step.rate / ((v / step.correction).sqrt() + epsilon);
                     each_column::<V>(dim, &RowwiseAdam { w, key, g, m: state, beta1, factor });
@@ -167,7 +167,7 @@ impl<E: Stored> Apply<'_, E> {
         // SAFETY: handed on to the caller.
         unsafe {
             if let Rule::RowwiseAdagrad { epsilon } = self.step.rule {
-                let sum = state.read() + self.mean_of_squares::<V>();
+                let sum = (state.read() + self.mean_of_squares::<V>()).flush();
                 state.write(sum);
                 factor /= sum.sqrt() + epsilon;
             }
@@ -270,7 +270,7 @@ impl<E: Stored> Columns for Adagrad<E> {
         unsafe {
             let (w, s) = (self.w.add(column), self.s.add(column));
             let g = L::load(self.g.add(column));
-            let sum = L::load(s).add(g.mul(g));
+            let sum = L::load(s).add(g.mul(g)).flush();
             sum.store(s);
             let change = L::splat(self.lr).mul(g).div(sum.sqrt().add(L::splat(self.epsilon)));
             E::store(E::load::<L>(w).sub(change), w, self.key, column);
@@ -305,6 +305,7 @@ impl<E: Stored> Columns for Adam<E> {
             let g = L::load(g.add(column));
             let mean = L::splat(beta1).mul(L::load(m)).add(L::splat(1.0 - beta1).mul(g));
             let square = L::splat(beta2).mul(L::load(v)).add(L::splat(1.0 - beta2).mul(g).mul(g));
+            let (mean, square) = (mean.flush(), square.flush());
             mean.store(m);
             square.store(v);
             let root = square.div(L::splat(self.correction)).sqrt().add(L::splat(self.epsilon));
@@ -331,6 +332,7 @@ impl<E: Stored> Columns for RowwiseAdam<E> {
             let (w, m) = (self.w.add(column), self.m.add(column));
             let g = L::load(self.g.add(column));
             let mean = L::splat(self.beta1).mul(L::load(m)).add(L::splat(1.0 - self.beta1).mul(g));
+            let mean = mean.flush();
             mean.store(m);
             let change = L::splat(self.factor).mul(mean);
             E::store(E::load::<L>(w).sub(change), w, self.key, column);
@@ -357,17 +359,22 @@ impl<E: Stored> Columns for Ftrl<E> {
         unsafe {
             let (w, z, n) = (self.w.add(column), self.z.add(column), self.n.add(column));
             let (g, lr, l1) = (L::load(self.g.add(column)), L::splat(self.lr), L::splat(self.l1));
-            let before = L::load(n);
-            let after = before.add(g.mul(g));
-            let root = after.sqrt();
-            let sigma = root.sub(before.sqrt()).div(lr);
-            let pull = L::load(z).add(g.sub(sigma.mul(E::load::<L>(w))));
-            pull.store(z);
+            let (zero, l2) = (L::splat(0.0), L::splat(self.l2));
+            let (weight, before, held) = (E::load::<L>(w), L::load(n), L::load(z));
+            let square = g.mul(g).flush();
+            let after = before.add(square);
+            let slope = L::splat(self.beta).add(after.sqrt()).div(lr);
+            let first = zero.sub(weight.where_within(zero, zero, l1.copysign(weight)).add(l2.mul(weight)));
+            let left = before.where_within(zero, first, held);
+            let pull = left.add(g.sub(slope.mul(weight)));
+            // `sign(u)*l1 - u` is the negated numerator, exactly.
+            let moved = l1.copysign(pull).sub(pull).div(slope.add(l2));
+            let moved = pull.where_within(l1, zero, moved);
+            E::store(square.where_within(zero, weight, moved), w, self.key, column);
+            // Of the weight as it is stored: what rounding took from it stays in `z`.
+            let left = pull.add(slope.mul(E::load::<L>(w))).flush();
+            square.where_within(zero, held, left).store(z);
             after.store(n);
-            let slope = L::splat(self.beta).add(root).div(lr).add(L::splat(self.l2));
-            // `sign(z)*l1 - z` is the negated numerator, exactly.
-            let moved = l1.copysign(pull).sub(pull).div(slope);
-            E::store(pull.zero_where_within(l1, moved), w, self.key, column);
         }
     }
 }

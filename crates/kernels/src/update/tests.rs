@@ -293,9 +293,17 @@ impl Problem {
             g.iter_mut().zip(&w).for_each(|(g, w)| *g += step.l2 * w);
         }
         let floats = step.rule.state_floats(dim);
-        naive_rule(step, &mut w, &mut held.state[row * floats..][..floats], &g);
         let key = crate::random::step_key(step.seed, step.table, step.step);
         let key = crate::random::row_key(key, step.first_row + row as u64);
+        let stored = |element: usize, w: f32| {
+            let random = crate::random::element_bits(key, element);
+            match self.format {
+                0 => w,
+                1 => f32_from_f16(f16_stochastic(w, random)),
+                _ => f32_from_bf16(bf16_stochastic(w, random)),
+            }
+        };
+        naive_rule(step, &mut w, &mut held.state[row * floats..][..floats], (&g, &stored));
         for (element, w) in w.into_iter().enumerate() {
             let (at, random) = (range.start + element, crate::random::element_bits(key, element));
             match self.format {
@@ -328,7 +336,18 @@ fn sum_of_squares(values: &[f32]) -> f32 {
     values.chunks(32).map(block).fold(0.0, |sum, block| sum + block)
 }
 
-fn naive_rule(step: &Step, w: &mut [f32], state: &mut [f32], g: &[f32]) {
+/// What is below the normal numbers is nothing.
+fn flush(state: f32) -> f32 {
+    if state.is_subnormal() { 0.0 } else { state }
+}
+
+/// `stored` is an element as it will be read back.
+fn naive_rule(
+    step: &Step,
+    w: &mut [f32],
+    state: &mut [f32],
+    (g, stored): (&[f32], &dyn Fn(usize, f32) -> f32),
+) {
     let (dim, lr) = (w.len(), step.learning_rate);
     let mean = sum_of_squares(g) / dim as f32;
     let corrected = |beta: f32| (1.0 - f64::from(beta).powi(step.step as i32 + 1)) as f32;
@@ -336,40 +355,43 @@ fn naive_rule(step: &Step, w: &mut [f32], state: &mut [f32], g: &[f32]) {
         Rule::Sgd => (0..dim).for_each(|i| w[i] -= lr * g[i]),
         Rule::Adagrad { epsilon } => {
             for i in 0..dim {
-                state[i] += g[i] * g[i];
+                state[i] = flush(state[i] + g[i] * g[i]);
                 w[i] -= lr * g[i] / (state[i].sqrt() + epsilon);
             }
         }
         Rule::RowwiseAdagrad { epsilon } => {
-            state[0] += mean;
+            state[0] = flush(state[0] + mean);
             let factor = lr / (state[0].sqrt() + epsilon);
             (0..dim).for_each(|i| w[i] -= factor * g[i]);
         }
         Rule::Adam { beta1, beta2, epsilon } => {
             for i in 0..dim {
-                state[i] = beta1 * state[i] + (1.0 - beta1) * g[i];
-                state[dim + i] = beta2 * state[dim + i] + (1.0 - beta2) * g[i] * g[i];
+                state[i] = flush(beta1 * state[i] + (1.0 - beta1) * g[i]);
+                state[dim + i] = flush(beta2 * state[dim + i] + (1.0 - beta2) * g[i] * g[i]);
                 let root = (state[dim + i] / corrected(beta2)).sqrt() + epsilon;
                 w[i] -= lr / corrected(beta1) * state[i] / root;
             }
         }
         Rule::RowwiseAdam { beta1, beta2, epsilon } => {
-            state[dim] = beta2 * state[dim] + (1.0 - beta2) * mean;
+            state[dim] = flush(beta2 * state[dim] + (1.0 - beta2) * mean);
             let factor = lr / corrected(beta1) / ((state[dim] / corrected(beta2)).sqrt() + epsilon);
             for i in 0..dim {
-                state[i] = beta1 * state[i] + (1.0 - beta1) * g[i];
+                state[i] = flush(beta1 * state[i] + (1.0 - beta1) * g[i]);
                 w[i] -= factor * state[i];
             }
         }
         Rule::Ftrl { beta, l1, l2 } => {
             for i in 0..dim {
-                let (z, n) = (state[i], state[dim + i]);
-                let sigma = ((n + g[i] * g[i]).sqrt() - n.sqrt()) / lr;
-                let z = z + (g[i] - sigma * w[i]);
-                let n = n + g[i] * g[i];
-                (state[i], state[dim + i]) = (z, n);
-                let denominator = (beta + n.sqrt()) / lr + l2;
-                w[i] = if z.abs() <= l1 { 0.0 } else { -(z - z.signum() * l1) / denominator };
+                if flush(g[i] * g[i]) == 0.0 {
+                    continue;
+                }
+                let sign = if w[i] == 0.0 { 0.0 } else { w[i].signum() };
+                let left = if state[dim + i] == 0.0 { -(sign * l1 + l2 * w[i]) } else { state[i] };
+                state[dim + i] += g[i] * g[i];
+                let slope = (beta + state[dim + i].sqrt()) / lr;
+                let u = left + (g[i] - slope * w[i]);
+                w[i] = if u.abs() <= l1 { 0.0 } else { -(u - u.signum() * l1) / (slope + l2) };
+                state[i] = flush(u + slope * stored(i, w[i]));
             }
         }
     }

@@ -18,6 +18,7 @@ const FIRST_RECORD: &str = "campanile.first_record";
 const LAST_RECORD: &str = "campanile.last_record";
 const LAST_TIME: &str = "campanile.last_time_ms";
 const LAST_CHECKSUM: &str = "campanile.last_crc32c";
+const IDENTITY: &str = "campanile.log";
 const COLUMN_TYPES: &str = "campanile.column_types";
 
 /// The directory of a topic's files.
@@ -75,6 +76,11 @@ impl Files {
     pub fn check_log(&self, log: &dyn Log) -> Result<(), ExportError> {
         let Some((path, last)) = &self.newest else { return Ok(()) };
         let notes = columnar::notes(path)?;
+        let (directory, topic, record) = (self.directory.clone(), self.topic.name(), *last);
+        let identity = log.identity(topic)?.to_string();
+        if notes.get(IDENTITY).is_some_and(|noted| *noted != identity && noted != "0") {
+            return Err(ExportError::OtherLog { directory, topic, record });
+        }
         let range = log.range(self.topic.name(), 0)?;
         if *last < range.start {
             return Ok(());
@@ -91,7 +97,6 @@ impl Files {
         if found == noted {
             return Ok(());
         }
-        let (directory, topic, record) = (self.directory.clone(), self.topic.name(), *last);
         Err(ExportError::OtherLog { directory, topic, record })
     }
 }
@@ -99,7 +104,7 @@ impl Files {
 /// Notes which records a file covers, how the log is known again, and the types of its columns.
 pub(super) fn note_place(
     notes: &mut BTreeMap<String, String>,
-    topic: Topic,
+    (topic, identity): (Topic, u64),
     records: Range<Offset>,
     last: Option<(u64, u32)>,
     types: &[(String, ColumnType)],
@@ -108,6 +113,7 @@ pub(super) fn note_place(
         types.iter().map(|(name, its_type)| (name.as_str(), its_type.to_string())).collect();
     let mut note = |key: &str, value: String| notes.insert(key.to_owned(), value);
     note(TOPIC, topic.name().to_owned());
+    note(IDENTITY, identity.to_string());
     note(FIRST_RECORD, records.start.to_string());
     note(LAST_RECORD, (records.end - 1).to_string());
     note(COLUMN_TYPES, serde_json::json!(types).to_string());

@@ -172,3 +172,19 @@ fn ticks_are_passed_over_and_names_that_are_taken_change() {
     let files = export(&log, Topic::Impressions, options(&out)).unwrap();
     assert_eq!(files, ["0-0 raw.id=text raw.raw.time=integer raw.time=integer"]);
 }
+
+/// The same records in a log that was made anew are another log.
+#[test]
+fn files_of_a_log_that_was_made_anew_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("out");
+    for name in ["first", "second"] {
+        let log = open_log(&home.path().join(name));
+        (0..3).for_each(|id| show(&*log, id, &[("user", Raw::Text(b"a"))]));
+        let exported = export(&log, Topic::Impressions, options(&out));
+        match name {
+            "first" => assert_eq!(exported.unwrap().len(), 1),
+            _ => assert!(exported.unwrap_err().contains("has records of another log"), "it is another"),
+        }
+    }
+}

@@ -64,7 +64,7 @@ pub fn embed(distances: &Square, dimensions: usize, restarts: usize, seed: u64) 
 
 /// How far the points' distances are from those wanted, over the size of those wanted (Kruskal's stress).
 pub fn stress(distances: &Square, points: &Points) -> f64 {
-    let size: f64 = pairs(distances.side()).map(|(i, j)| distances.at(i, j).powi(2)).sum();
+    let size: f64 = pairs(distances.side()).map(|(i, j)| square(distances.at(i, j))).sum();
     if size > 0.0 { (raw_stress(distances, points) / size).sqrt() } else { 0.0 }
 }
 
@@ -77,8 +77,12 @@ fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(|i| (0..i).map(move |j| (i, j)))
 }
 
+fn square(x: f64) -> f64 {
+    x * x
+}
+
 fn raw_stress(distances: &Square, points: &Points) -> f64 {
-    pairs(distances.side()).map(|(i, j)| (points.distance(i, j) - distances.at(i, j)).powi(2)).sum()
+    pairs(distances.side()).map(|(i, j)| square(points.distance(i, j) - distances.at(i, j))).sum()
 }
 
 fn smacof(distances: &Square, mut points: Points) -> Points {

@@ -60,9 +60,11 @@ fn raw_values_become_what_training_saw() {
     }
     assert_eq!(raw.feature(2).weights, prepared.feature(2).weights);
     // The cells of the file, cut as training cuts them.
+    assert_eq!(raw.feature(2).rows.len(), 10, "the last two of three tags are kept");
     let mut cells = Request::new();
     cells.begin(inputs, 8).unwrap();
     cells.raw_cells(2, Side::Each, texts(["x|y", "", "z", "y|z|x", "x|y", "", "z", "y|z|x"])).unwrap();
+    let countries = texts(["it", "fr", "NA", "de", " it ", "fr", "NA", "de"]);
     cells.raw_cells(0, Side::Each, countries).unwrap();
     for feature in [0, 2] {
         assert_eq!(cells.feature(feature).rows, prepared.feature(feature).rows);

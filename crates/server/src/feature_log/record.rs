@@ -65,7 +65,8 @@ pub enum RecordError {
 impl Record {
     /// About how many bytes it takes, in memory and on disk.
     pub fn bytes(&self) -> u64 {
-        let inputs: usize = self.inputs.iter().map(|tensor| tensor.data().len() + 64).sum();
+        let inputs: usize =
+            self.inputs.iter().map(|tensor| tensor.data().len() + tensor.name().len() + 128).sum();
         (64 + self.id.len() + self.model.len() + 4 * self.probabilities.len() + inputs) as u64
     }
 

@@ -6,6 +6,10 @@
 //!
 //! A request has many candidates, and each becomes a row of its own; what was sent once for all stands in every row. The
 //! score of the first task is `served.MODEL`; other tasks follow under their names.
+//!
+//! Which tensors `log.NAME` become columns is the operator's to say, not a client's: the columns of a model are always the
+//! same. Rows are written one at a time, and what was sent once is kept once, so however many candidates there are, the
+//! memory is that of the request; [`ROWS_BYTES_MAX`] is the most that one request may become on disk.
 
 use std::sync::Arc;
 
@@ -30,13 +34,23 @@ pub struct RawColumns {
     tasks: Vec<String>,
 }
 
-/// Rows with the names of their cells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rows {
+/// The most bytes that what a request sent once for all may become in the rows of its candidates.
+pub const ROWS_BYTES_MAX: u64 = 64 << 20;
+
+/// The rows of a record, with the names of their cells; each is written when it is wanted.
+pub struct Rows<'a> {
+    record: &'a Record,
     /// What the cells are called.
     pub columns: Vec<String>,
-    /// One a sample.
-    pub rows: Vec<Vec<u8>>,
+    cells: Vec<Cells<'a>>,
+}
+
+/// What stands in a column.
+enum Cells<'a> {
+    /// The same in every row, as bytes.
+    Same(Vec<u8>),
+    /// Each sample's own.
+    Own(Column<'a>),
 }
 
 /// Why a record has no rows of raw values.
@@ -68,6 +82,19 @@ pub enum RowsError {
         /// The input.
         input: String,
         /// Samples that were scored.
+        samples: usize,
+    },
+    /// More than a request may become.
+    #[error(
+        "request `{request}`: what it sends once for all would be {bytes} bytes in the rows of its {samples} candidates; \
+         the limit is {ROWS_BYTES_MAX}"
+    )]
+    TooMany {
+        /// The request.
+        request: String,
+        /// Bytes of all rows.
+        bytes: u64,
+        /// Its samples.
         samples: usize,
     },
 }
@@ -108,7 +135,17 @@ struct Column<'a> {
     is_list: bool,
 }
 
-impl Column<'_> {
+impl<'a> Column<'a> {
+    /// As it is written: what stands for all samples becomes bytes here and no more.
+    fn cells(self) -> Cells<'a> {
+        if self.starts.len() != 2 {
+            return Cells::Own(self);
+        }
+        let mut bytes = Vec::new();
+        self.put(0, &mut bytes);
+        Cells::Same(bytes)
+    }
+
     fn put(&self, sample: usize, row: &mut Vec<u8>) {
         let place = if self.starts.len() == 2 { 0 } else { sample };
         let values = &self.raws[self.starts[place]..self.starts[place + 1]];
@@ -125,43 +162,43 @@ impl Record {
         self.probabilities.len() / (self.task_count as usize).max(1)
     }
 
-    /// A row for every sample.
+    /// A row for every sample, with the model's columns and those of `logged` that are not the model's.
     ///
     /// # Errors
-    /// When the client sent values that are no longer raw, or the tensors do not fit.
-    pub fn rows(&self) -> Result<Rows, RowsError> {
+    /// When the client sent values that are no longer raw, the tensors do not fit, or the rows would be too much.
+    pub fn rows(&self, logged: &[String]) -> Result<Rows<'_>, RowsError> {
         let columns = &*self.columns;
         let own = columns.names();
-        let mut noted: Vec<&Tensor> =
-            self.inputs.iter().filter(|tensor| noted_name(&own, tensor).is_some()).collect();
-        noted.sort_by_key(|tensor| tensor.name());
+        let noted: Vec<&String> = logged.iter().filter(|name| is_noted(&own, name)).collect();
+        let missing = || {
+            let mut bytes = Vec::new();
+            logged::put(&mut bytes, Raw::Missing);
+            Cells::Same(bytes)
+        };
         let mut names: Vec<String> = own.iter().map(|name| (*name).to_owned()).collect();
-        let mut values: Vec<Option<Column<'_>>> =
-            own.iter().map(|name| self.column(name)).collect::<Result<_, _>>()?;
-        for tensor in noted {
-            names.extend(noted_name(&own, tensor).map(str::to_owned));
-            values.push(Some(self.shaped(tensor)?));
+        let mut cells = Vec::with_capacity(names.len() + noted.len());
+        for name in &own {
+            cells.push(self.column(name)?.map_or_else(missing, Column::cells));
+        }
+        for name in noted {
+            let tensor = self.input(&format!("{}{name}", features::LOGGED_ONLY));
+            let column = tensor.map(|tensor| self.shaped(tensor)).transpose()?;
+            cells.push(column.map_or_else(missing, Column::cells));
+            names.push(name.clone());
         }
         names.extend(["request".to_owned(), format!("served.{}", self.model)]);
         names.push(format!("served.{}.version", self.model));
         names.extend(columns.tasks.iter().skip(1).map(|task| format!("served.{}.{task}", self.model)));
-        let task_count = (self.task_count as usize).max(1);
-        let row = |(sample, scores): (usize, &[f32])| {
-            let mut row = Vec::new();
-            for column in &values {
-                match column {
-                    Some(column) => column.put(sample, &mut row),
-                    None => logged::put(&mut row, Raw::Missing),
-                }
-            }
-            logged::put(&mut row, Raw::text(self.id.as_bytes()));
-            logged::put(&mut row, Raw::Float(f64::from(scores[0])));
-            logged::put(&mut row, Raw::Int(self.version as i64));
-            scores[1..].iter().for_each(|score| logged::put(&mut row, Raw::Float(f64::from(*score))));
-            row
-        };
-        let rows = self.probabilities.chunks_exact(task_count).enumerate().map(row).collect();
-        Ok(Rows { columns: names, rows })
+        let same = cells.iter().map(|cells| match cells {
+            Cells::Same(bytes) => bytes.len() as u64,
+            Cells::Own(_) => 0,
+        });
+        let samples = self.sample_count();
+        let bytes = same.sum::<u64>().saturating_mul(samples as u64);
+        if bytes > ROWS_BYTES_MAX {
+            return Err(RowsError::TooMany { request: self.id.clone(), bytes, samples });
+        }
+        Ok(Rows { record: self, columns: names, cells })
     }
 
     fn input(&self, name: &str) -> Option<&Tensor> {
@@ -262,12 +299,30 @@ impl Record {
     }
 }
 
-/// The column as which a tensor is only noted; not one of the model's, nor one that every row has anyway.
-fn noted_name<'a>(own: &[&str], tensor: &'a Tensor) -> Option<&'a str> {
-    let column = tensor.name().strip_prefix(features::LOGGED_ONLY)?;
-    let is_taken = own.contains(&tensor.name()) || own.contains(&column);
+impl Rows<'_> {
+    /// Writes the row of a sample behind what is there.
+    pub fn put(&self, sample: usize, row: &mut Vec<u8>) {
+        for cells in &self.cells {
+            match cells {
+                Cells::Same(bytes) => row.extend_from_slice(bytes),
+                Cells::Own(column) => column.put(sample, row),
+            }
+        }
+        let task_count = (self.record.task_count as usize).max(1);
+        let scores = &self.record.probabilities[sample * task_count..(sample + 1) * task_count];
+        logged::put(row, Raw::text(self.record.id.as_bytes()));
+        logged::put(row, Raw::Float(f64::from(scores[0])));
+        logged::put(row, Raw::Int(self.record.version as i64));
+        scores[1..].iter().for_each(|score| logged::put(row, Raw::Float(f64::from(*score))));
+    }
+}
+
+/// Whether a column is only noted; not one of the model's, nor one that every row has anyway.
+fn is_noted(own: &[&str], column: &str) -> bool {
+    let is_taken = own.contains(&column)
+        || own.iter().any(|own| own.strip_prefix(features::LOGGED_ONLY) == Some(column));
     let is_ours = column == "request" || column.starts_with("served.");
-    (!is_taken && !is_ours).then_some(column)
+    !is_taken && !is_ours
 }
 
 #[cfg(test)]
@@ -305,16 +360,17 @@ mod tests {
 
     #[test]
     fn every_sample_has_a_row_whatever_the_form_of_the_request() {
-        let rows = record(vec![
+        let record = record(vec![
             longs("dense", &[1, 2], &[30, 9]),
             longs("user", &[1], &[7]),
             longs("tags", &[3], &[1, 2, 3]),
             longs("tags.lengths", &[2], &[1, 2]),
             longs("tag_weights", &[3], &[4, 5, 6]),
             longs("log.history", &[2, 2], &[8, 9, 10, 11]),
-        ])
-        .rows()
-        .unwrap();
+            longs("log.other", &[1], &[1]),
+        ]);
+        let logged = ["history", "user", "request"].map(str::to_owned);
+        let rows = record.rows(&logged).unwrap();
         let names = ["age", "price", "user", "tags", "tag_weights", "history", "request", "served.ranker"];
         assert_eq!(rows.columns[..8], names);
         assert_eq!(rows.columns[8..], ["served.ranker.version", "served.ranker.buy"]);
@@ -329,21 +385,60 @@ mod tests {
         logged::put(&mut wanted, Raw::Float(0.75));
         logged::put(&mut wanted, Raw::Int(3));
         logged::put(&mut wanted, Raw::Float(0.125));
-        assert_eq!(rows.rows.len(), 2);
-        assert_eq!(rows.rows[1], wanted);
+        let mut row = Vec::new();
+        rows.put(1, &mut row);
+        assert_eq!(row, wanted);
     }
 
     #[test]
     fn what_cannot_be_trained_on_is_told() {
-        let said = |inputs| record(inputs).rows().unwrap_err().to_string();
+        let said = |inputs| record(inputs).rows(&["x".to_owned()]).err().unwrap().to_string();
         assert!(said(vec![longs("user.rows", &[2], &[1, 2])]).contains("`user.rows`, which is already"));
         assert!(said(vec![longs("prepared_rows", &[1, 2], &[1, 2])]).contains("already transformed"));
         assert!(said(vec![longs("user", &[3], &[1, 2, 3])]).contains("does not fit 2 samples"));
         // Lengths that wrap around to the right sum.
         let lengths = longs("log.x.lengths", &[3], &[-1, -1, 5]);
         assert!(said(vec![longs("log.x", &[3], &[1, 2, 3]), lengths]).contains("does not fit 2 samples"));
-        // A missing column is a missing value; nobody can claim a column that every row has.
-        let rows = record(vec![longs("log.request", &[2], &[1, 2])]).rows().unwrap();
-        assert_eq!(rows.columns.iter().filter(|name| *name == "request").count(), 1);
+    }
+
+    /// A client chooses no column: whatever it sends, the rows of a model have the columns that the operator named.
+    #[test]
+    fn columns_are_the_operators_and_a_missing_one_is_a_missing_value() {
+        let logged = ["seen".to_owned()];
+        let columns = |inputs| record(inputs).rows(&logged).unwrap().columns;
+        let bare = columns(vec![]);
+        for number in 0..100 {
+            assert_eq!(columns(vec![longs(&format!("log.{number}"), &[1], &[1])]), bare);
+        }
+        assert_eq!(columns(vec![longs("log.seen", &[2], &[1, 2])]), bare);
+        assert!(bare.contains(&"seen".to_owned()));
+        assert_eq!(bare.iter().filter(|name| *name == "request").count(), 1);
+    }
+
+    #[test]
+    fn what_is_sent_once_is_kept_once_and_must_not_become_too_much() {
+        let shared = |samples: usize| {
+            let text = [&60_000u32.to_le_bytes()[..], &[b'x'; 60_000]].concat();
+            let mut record = record(vec![tensor("log.seen", Datatype::Bytes, &[1, 17], text.repeat(17))]);
+            record.probabilities = vec![0.5; 2 * samples];
+            record
+        };
+        let logged = ["seen".to_owned()];
+        let large = shared(60);
+        let rows = large.rows(&logged).unwrap();
+        let kept: usize = rows
+            .cells
+            .iter()
+            .map(|cells| match cells {
+                Cells::Same(bytes) => bytes.len(),
+                Cells::Own(column) => column.raws.len(),
+            })
+            .sum();
+        assert!(kept < 1_100_000, "{kept}");
+        let mut row = Vec::new();
+        rows.put(59, &mut row);
+        assert!(row.len() > 1_000_000);
+        let words = shared(8192).rows(&logged).err().unwrap().to_string();
+        assert!(words.contains("8192 candidates; the limit is 67108864"), "{words}");
     }
 }

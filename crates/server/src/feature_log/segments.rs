@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Record, RecordError, Sink};
+use super::{Record, RecordError, Room, Sink};
 
 /// How a segment begins.
 pub const SEGMENT_MAGIC: &[u8; 8] = b"CMPNLOG1";
@@ -30,6 +30,7 @@ const RECORD_BYTES_MAX: usize = 64 << 20;
 pub struct Segments {
     directory: PathBuf,
     segment_bytes_max: u64,
+    room: Room,
     open: Option<Segment>,
     buffer: Vec<u8>,
     begun: u32,
@@ -43,14 +44,15 @@ struct Segment {
 }
 
 impl Segments {
-    /// A log in a directory, which is made if it is not there. A new segment begins after so many bytes.
+    /// A log in a directory, which is made if it is not there, for its owner alone: records are what clients sent. A new
+    /// segment begins after so many bytes; the whole directory has at most `total_bytes_max`.
     ///
     /// # Errors
     /// When the directory cannot be made.
-    pub fn new(directory: &Path, segment_bytes_max: u64) -> io::Result<Segments> {
-        fs::create_dir_all(directory)?;
-        let directory = directory.to_owned();
-        Ok(Segments { directory, segment_bytes_max, open: None, buffer: Vec::new(), begun: 0 })
+    pub fn new(directory: &Path, segment_bytes_max: u64, total_bytes_max: u64) -> io::Result<Segments> {
+        make_own(directory)?;
+        let (directory, room) = (directory.to_owned(), Room::new(directory, total_bytes_max));
+        Ok(Segments { directory, segment_bytes_max, room, open: None, buffer: Vec::new(), begun: 0 })
     }
 
     /// The segments of a directory, oldest first.
@@ -78,7 +80,7 @@ impl Segments {
         let name = format!("features-{time_us:020}-{:04}.log", self.begun % 10_000);
         self.begun += 1;
         let path = self.directory.join(name);
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let mut file = own_file().open(&path)?;
         if let Err(error) = file.write_all(SEGMENT_MAGIC) {
             // A full disk must not be littered with empty segments as well.
             let _ = fs::remove_file(&path);
@@ -126,6 +128,10 @@ impl Sink for Segments {
                 "a record of {length} bytes; the limit is {RECORD_BYTES_MAX}"
             )));
         }
+        if let Err(error) = self.room.take(length as u64 + 8) {
+            self.buffer.truncate(start);
+            return Err(error);
+        }
         self.buffer[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
         self.buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
         Ok(())
@@ -134,6 +140,27 @@ impl Sink for Segments {
     fn flush(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() { Ok(()) } else { self.write() }
     }
+}
+
+/// Makes a directory that only its owner may read; one that is there stays as it is.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_own(directory: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
+}
+
+/// How a file is made that only its owner may read.
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 /// Why a segment cannot be read on.

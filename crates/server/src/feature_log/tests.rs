@@ -52,7 +52,7 @@ fn read(directory: &Path) -> (Vec<Record>, usize) {
 #[test]
 fn what_was_noted_reads_back_in_order_over_several_segments() {
     let directory = tempfile::tempdir().unwrap();
-    let sink = Segments::new(directory.path(), 500).unwrap();
+    let sink = Segments::new(directory.path(), 500, u64::MAX).unwrap();
     let mut log = FeatureLog::start(Box::new(sink), 1.0).unwrap();
     for number in 0..100 {
         assert!(log.wants(&record(number).id));
@@ -73,7 +73,8 @@ fn what_was_noted_reads_back_in_order_over_several_segments() {
 fn a_share_is_chosen_by_id_alone() {
     let directory = tempfile::tempdir().unwrap();
     let open = |share| {
-        FeatureLog::start(Box::new(Segments::new(directory.path(), 1 << 20).unwrap()), share).unwrap()
+        FeatureLog::start(Box::new(Segments::new(directory.path(), 1 << 20, u64::MAX).unwrap()), share)
+            .unwrap()
     };
     let (none, some, same, all) = (open(0.0), open(0.1), open(0.1), open(1.0));
     let ids: Vec<String> = (0..10_000).map(|number| format!("id-{number}")).collect();
@@ -107,7 +108,7 @@ impl Sink for Failing {
 #[test]
 fn what_is_lost_is_counted_and_the_log_goes_on() {
     let directory = tempfile::tempdir().unwrap();
-    let inner = Segments::new(directory.path(), 1 << 20).unwrap();
+    let inner = Segments::new(directory.path(), 1 << 20, u64::MAX).unwrap();
     let mut log = FeatureLog::start(Box::new(Failing { inner, failures: 3 }), 1.0).unwrap();
     for number in 0..10 {
         log.offer(record(number));
@@ -125,7 +126,7 @@ fn what_is_lost_is_counted_and_the_log_goes_on() {
 #[test]
 fn a_cut_or_changed_segment_gives_what_is_whole_and_says_where_it_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let mut sink = Segments::new(directory.path(), 1 << 20).unwrap();
+    let mut sink = Segments::new(directory.path(), 1 << 20, u64::MAX).unwrap();
     (0..3).for_each(|number| sink.append(&record(number)).unwrap());
     sink.flush().unwrap();
     let path = Segments::list(directory.path()).unwrap().remove(0);
@@ -191,4 +192,36 @@ fn a_panic_over_one_record_loses_that_record_alone() {
     (0..3).for_each(|number| log.offer(record(number)));
     log.finish();
     assert_eq!(log.counts(), LogCounts { written: 2, dropped: 1 });
+}
+
+#[test]
+fn a_log_has_a_maximum_and_goes_on_when_somebody_makes_room() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("log");
+    let mut sink = Segments::new(&directory, 500, 2000).unwrap();
+    let note = |sink: &mut Segments, number| sink.append(&record(number)).and_then(|()| sink.flush());
+    let kept = (0..1000).take_while(|number| note(&mut sink, *number).is_ok()).count();
+    let bytes = || {
+        Segments::list(&directory).unwrap().iter().map(|path| fs::metadata(path).unwrap().len()).sum::<u64>()
+    };
+    assert!(kept > 5 && bytes() <= 2000, "{kept} records, {} bytes", bytes());
+    let error = note(&mut sink, 2000).unwrap_err().to_string();
+    assert!(error.contains("--log-max-mb"), "{error}");
+    fs::remove_file(&Segments::list(&directory).unwrap()[0]).unwrap();
+    note(&mut sink, 2001).unwrap();
+    drop(sink);
+    assert_eq!(read(&directory).1, 0, "every record is whole");
+}
+
+#[cfg(unix)]
+#[test]
+fn only_the_owner_may_read_what_clients_sent() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("below/log");
+    let mut sink = Segments::new(&directory, 500, 2000).unwrap();
+    sink.append(&record(1)).and_then(|()| sink.flush()).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&directory), 0o700);
+    assert_eq!(mode(&Segments::list(&directory).unwrap()[0]), 0o600);
 }

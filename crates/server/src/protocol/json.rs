@@ -59,6 +59,40 @@ struct Parameters {
     binary_data: Option<bool>,
     binary_data_output: Option<bool>,
     timeout: Option<u64>,
+    // What other servers do with these would change the answer: left alone, it would be a wrong one.
+    classification: Option<u64>,
+    class_count: Option<u64>,
+    #[serde(default, deserialize_with = "is_there")]
+    shared_memory_region: bool,
+}
+
+impl Parameters {
+    /// Refuses what is asked for and not done here.
+    fn check(&self) -> Result<(), ProtocolError> {
+        let count = |count: Option<u64>| count.unwrap_or(0) > 0;
+        let asked = [
+            (count(self.classification), "classification"),
+            (count(self.class_count), "class_count"),
+            (self.shared_memory_region, "shared_memory_region"),
+        ];
+        match asked.iter().find(|(is_asked, _)| *is_asked) {
+            None => Ok(()),
+            Some((_, parameter)) => Err(ProtocolError::Parameter { parameter }),
+        }
+    }
+}
+
+fn is_there<'de, D: serde::Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
+    serde::de::IgnoredAny::deserialize(value).map(|_| true)
+}
+
+/// Bytes of memory that a byte of JSON becomes at most: `0,` is a number of eight bytes, and what it is read from stays.
+pub const EXPANSION: u64 = 5;
+
+/// Bytes of a body that are JSON, as far as its sender says so rightly.
+pub fn part_length(body: &Bytes, header_length: Option<&str>) -> usize {
+    let said = header_length.and_then(|text| text.trim().parse::<usize>().ok());
+    said.unwrap_or(body.len()).min(body.len())
 }
 
 /// Reads a request's body. `header_length` is the value of `Inference-Header-Content-Length`, if it came.
@@ -90,14 +124,17 @@ pub fn parse(
     at_most("outputs of the request", outputs.len(), limits.tensors_max)?;
     let parameters = part.parameters.unwrap_or_default();
     let binary_by_default = parameters.binary_data_output.unwrap_or(false);
-    let wanted = |output: OutputPart<'_>| WantedOutput {
-        name: output.name.into_owned(),
-        binary: output.parameters.and_then(|own| own.binary_data).unwrap_or(binary_by_default),
+    parameters.check()?;
+    let wanted = |output: OutputPart<'_>| {
+        let own = output.parameters.unwrap_or_default();
+        own.check()?;
+        let binary = own.binary_data.unwrap_or(binary_by_default);
+        Ok(WantedOutput { name: output.name.into_owned(), binary })
     };
     let request = InferRequest {
         id: part.id.map(Cow::into_owned),
         inputs,
-        outputs: outputs.into_iter().map(wanted).collect(),
+        outputs: outputs.into_iter().map(wanted).collect::<Result<_, ProtocolError>>()?,
         binary_by_default,
         timeout_us: parameters.timeout.unwrap_or(0),
     };
@@ -115,7 +152,9 @@ fn read_input(input: InputPart<'_>, binary: &mut Bytes, limits: &Limits) -> Resu
         let datatype = input.datatype.chars().take(32).collect();
         return Err(ProtocolError::Datatype { input: name, datatype });
     };
-    let size = input.parameters.and_then(|parameters| parameters.binary_data_size);
+    let parameters = input.parameters.unwrap_or_default();
+    parameters.check()?;
+    let size = parameters.binary_data_size;
     let data = match (size, input.data) {
         (Some(size), None) if size <= binary.len() => binary.split_to(size),
         (Some(size), None) => {

@@ -46,7 +46,7 @@ impl Drawn {
         format!(
             "[run]\nbatch_size = 32\n[run.data]\nkind = \"{kind}\"\n{}\
              [run.tables]\ndim = 4\n[run.model]\nkind = \"dlrm\"\nbottom = [8, 4]\ntop = [8]\n\
-             [run.sparse]\nlearning_rate = 0.1\n[run.dense]\noptimizer = \"adam\"\nlearning_rate = 0.01\n\
+             [run.sparse]\nlearning_rate = 0.02\n[run.dense]\noptimizer = \"adam\"\nlearning_rate = 0.001\n\
              [process]\nthreads = 1\noutput_dir = {:?}\ncache_dir = {:?}\n\
              [process.data]\ntrain = [{}]\n{held_out} = [{}]\n",
             self.text,
@@ -73,9 +73,9 @@ fn dense(numbers: &mut Numbers, column: &Column) -> String {
         "{ kind = \"clip\", min = -2, max = 9.5 }",
     ]);
     let missing = numbers.pick(&["0", "-1.5", "7"]);
-    // Without a transform numbers of all sizes would drown the model.
+    // Numbers of all sizes would drown the model.
     let transforms =
-        if transforms.is_empty() && column.kind == Kind::Wide { "\"log1p\"" } else { transforms };
+        if transforms.is_empty() && column.kind != Kind::Small { "\"log1p\"" } else { transforms };
     format!(
         "[[run.data.dense]]\nname = {:?}\nmissing = {missing}\ntransforms = [{transforms}]\n",
         column.name

@@ -6,10 +6,14 @@ use std::{
     process::Command,
 };
 
-use crate::fixture::{Settings, Trained};
+use campanile_serve::{Options, Snapshot};
+use campanile_server::client::RestClient;
+
+use crate::fixture::{Settings, Trained, binary_request, columns};
 
 /// Unlike `eprintln!` this shows even when the test passes.
 fn not_checked(line: &str) {
+    assert!(std::env::var_os("CI").is_none(), "with CI set nothing may be left out. {line}");
     std::io::stderr().write_all(format!("NOT CHECKED: {line}\n").as_bytes()).unwrap();
 }
 
@@ -131,16 +135,32 @@ fn the_page_shows_models_and_numbers_in_a_real_browser() {
         "--dump-dom",
     ];
     let url = format!("http://{}/", server.http);
-    let output = Command::new(browser).args(flags).arg(profile).arg(url).output().unwrap();
-    let page = String::from_utf8_lossy(&output.stdout);
+    let look = || {
+        let output = Command::new(browser).args(flags).arg(&profile).arg(&url).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    // What stands between tags is on the page; the words alone are in its program, too.
+    let nothing = ">no request in the last minute<";
+    let idle = look();
     for wanted in [
         "class=\"badge good\">ready<",
         "<td>tiny</td>",
-        &format!("<td>{version}</td>"),
-        "requests/s",
-        "<polyline",
+        &format!(">{version}</td>"),
+        "requests scored/s",
+        // Rates name their window, every line has its key, and where nothing came no time is made up.
+        "Rates and times are of the last",
+        "refused</span>",
+        nothing,
     ] {
-        assert!(page.contains(wanted), "no {wanted} in {page}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(idle.contains(wanted), "no {wanted} in {idle}");
     }
+    assert!(!idle.contains("0 µs") && !idle.contains("<polyline"), "{idle}");
+    let snapshot = Snapshot::open(Trained::tiny().newest(), "tiny", &Options::default()).unwrap();
+    let columns = columns(&Trained::tiny().samples(20), snapshot.inputs());
+    let request = binary_request("/v2/models/tiny/infer", &columns);
+    assert_eq!(RestClient::connect(server.http).unwrap().send(&request).unwrap().status, 200);
+    // A second is drawn when it is over.
+    let busy = (0..20).map(|_| look()).find(|page| page.contains("<polyline")).expect("lines are drawn");
+    assert!(!busy.contains(nothing), "{busy}");
     assert!(Trained::tiny().checkpoints.len() > 1 && server.stop());
 }

@@ -184,22 +184,6 @@ fn half_requests_random_bytes_and_huge_claims_cost_nobody_an_answer() {
     assert!(server.stop());
 }
 
-#[test]
-fn connections_beyond_the_limit_are_turned_away_and_places_come_back() {
-    let mut settings = Settings::new();
-    settings.options.connections_max = 2;
-    let server = settings.start();
-    let health = RestRequest::new("GET", "/v2/health/live", &[], b"");
-    let mut held: Vec<RestClient> = (0..2).map(|_| RestClient::connect(server.http).unwrap()).collect();
-    held.iter_mut().for_each(|client| assert_eq!(client.send(&health).unwrap().status, 200));
-    assert!(RestClient::connect(server.http).and_then(|mut client| client.send(&health)).is_err());
-    drop(held);
-    wait_until("a place is free", || {
-        RestClient::connect(server.http).and_then(|mut client| client.send(&health)).is_ok()
-    });
-    assert!(server.stop());
-}
-
 /// A small disk of memory; `None` where we may not make one.
 struct SmallDisk(tempfile::TempDir);
 
@@ -222,12 +206,14 @@ impl Drop for SmallDisk {
 fn a_full_log_disk_costs_records_that_are_counted_and_no_answer() {
     let Some(disk) = SmallDisk::new() else {
         let line = "NOT CHECKED: this user may not mount a small tmpfs, so a full log disk was not tried\n";
+        assert!(std::env::var_os("CI").is_none(), "with CI set nothing may be left out. {line}");
         std::io::stderr().write_all(line.as_bytes()).unwrap();
         return;
     };
     let directory = disk.0.path().join("log");
     let mut settings = Settings::new();
-    settings.log = FeatureLog::start(Box::new(Segments::new(&directory, 16 << 10).unwrap()), 1.0).unwrap();
+    settings.log =
+        FeatureLog::start(Box::new(Segments::new(&directory, 16 << 10, u64::MAX).unwrap()), 1.0).unwrap();
     let server = settings.start();
     let snapshot = Snapshot::open(Trained::tiny().newest(), "t", &Options::default()).unwrap();
     let request =

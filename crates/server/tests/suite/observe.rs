@@ -197,3 +197,40 @@ fn a_collector_that_is_away_delays_nobody_and_a_wrong_address_is_refused() {
         other => panic!("{other:?}"),
     }
 }
+
+/// A terminal that takes nothing until it is let go.
+struct Stuck(Arc<Mutex<()>>);
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        drop(self.0.lock().unwrap());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_terminal_that_takes_no_lines_and_a_line_is_short() {
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let mut settings = Settings::new();
+    settings.listeners.logged = LoggedRequests::All;
+    settings.listeners.journal = Some(Journal::new(Stuck(Arc::clone(&gate))));
+    let server = settings.start();
+    let mut client = RestClient::connect(server.http).unwrap();
+    // More than may wait to be written.
+    for _ in 0..2000 {
+        assert_eq!(client.send(&good_request(&[])).unwrap().status, 200);
+    }
+    drop(closed);
+    assert!(server.stop());
+    let lines = Lines::default();
+    let journal = Journal::new(lines.clone());
+    journal.say("load failed", &[("problem", &"\u{1}é".repeat(1 << 20))]);
+    drop(journal);
+    let problem = lines.read()[0]["problem"].as_str().unwrap().len();
+    assert!((4000..=4100).contains(&problem), "{problem}");
+}

@@ -30,8 +30,9 @@ fn request(timeout_us: u64) -> InferRequest {
 }
 
 async fn infer(engine: &Arc<Engine>, timeout_us: u64) -> Result<(), ServeError> {
+    let request = request(timeout_us);
     let mut passage = Passage::begin(Transport::Rest, "tiny", None);
-    engine.infer(("tiny", ""), request(timeout_us), &mut passage).await.map(drop)
+    engine.infer(("tiny", ""), request, &mut passage).await.map(drop)
 }
 
 #[test]
@@ -68,7 +69,7 @@ fn a_request_whose_time_is_over_is_not_scored() {
     engine.models.follow().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        assert!(matches!(infer(&engine, 1000).await, Err(ServeError::Late { timeout_us: 1000 })));
+        assert!(matches!(infer(&engine, 300_000).await, Err(ServeError::Late { timeout_us: 300_000 })));
         // It is still in line, but a thread that comes now does not score it.
         assert_eq!(engine.waiting().0, 1);
         let threads = ScoringThreads::start(&engine, 1).unwrap();
@@ -76,6 +77,42 @@ fn a_request_whose_time_is_over_is_not_scored() {
         threads.finish();
     });
     assert_eq!(engine.metrics.batch_requests.counts().sum(), 1);
+}
+
+#[test]
+fn a_request_of_one_microsecond_is_too_late_even_when_nobody_waits() {
+    let server = Settings::new().start();
+    let body = |timeout: u64| {
+        serde_json::json!({ "parameters": { "timeout": timeout }, "inputs": [
+            { "name": "dense", "datatype": "FP32", "shape": [1, 2], "data": [0, 0] },
+            { "name": "prepared_rows", "datatype": "INT64", "shape": [1, 4], "data": [1, 1, 1, 1] }] })
+        .to_string()
+    };
+    let (status, answer) = ask(&server, "POST", "/v2/models/tiny/infer", &body(1));
+    assert!(status == 504 && answer["error"].as_str().unwrap().contains("time of 1 micro"), "{answer}");
+    assert_eq!(server.engine().metrics.batch_requests.counts().sum(), 0, "it was not scored");
+    assert_eq!(ask(&server, "POST", "/v2/models/tiny/infer", &body(60_000_000)).0, 200);
+    assert!(server.stop());
+}
+
+#[test]
+fn large_requests_keep_no_memory_behind() {
+    let (engine, _) = Settings::new().engine();
+    engine.models.follow().unwrap();
+    let trained = Trained::tiny();
+    let loaded = engine.models.served("tiny", "").unwrap();
+    let inputs = loaded.snapshot.inputs();
+    for _ in 0..25 {
+        let mut request = campanile_serve::Request::new();
+        request.begin(inputs, 1 << 16).unwrap();
+        assert!(request.memory_bytes() >= (4 << 16) * inputs.dense_count());
+        engine.keep(request);
+    }
+    let mut small = campanile_serve::Request::new();
+    small.begin(inputs, trained.samples(3).sample_count).unwrap();
+    engine.keep(small);
+    assert!(engine.spare_bytes() < 10_000, "{} bytes are kept", engine.spare_bytes());
+    assert!(engine.spare_bytes() > 0, "small requests are used again");
 }
 
 #[test]
@@ -127,12 +164,31 @@ fn a_server_that_drains_answers_what_is_under_way_and_nothing_new() {
     // A connection that does nothing must not hold the server up.
     let mut idle = RestClient::connect(address).unwrap();
     idle.send(&RestRequest::new("GET", "/v2/health/ready", &[], b"")).unwrap();
+    // First it is not ready, and answers on; whoever spreads requests has time to notice.
+    server.engine().announce_end();
+    assert_eq!(ask(&server, "GET", "/v2/health/ready", "").0, 503);
+    assert_eq!(RestClient::connect(address).unwrap().send(&request).unwrap().status, 200);
+    let request = request.clone();
     let under_way =
         std::thread::spawn(move || RestClient::connect(address).unwrap().send(&request).unwrap().status);
     while server.engine().waiting().0 == 0 {
         std::thread::yield_now();
     }
+    // While what is under way is answered, the listener is open and a new request is told in words.
+    let mut late = RestClient::connect(address).unwrap();
+    assert_eq!(late.send(&RestRequest::new("GET", "/v2/health/live", &[], b"")).unwrap().status, 200);
+    let engine = Arc::clone(server.engine());
+    let refused = std::thread::spawn(move || {
+        while !engine.is_draining() {
+            std::thread::yield_now();
+        }
+        let body = b"{\"inputs\": []}";
+        let answer = late.send(&RestRequest::new("POST", "/v2/models/tiny/infer", &[], body)).unwrap();
+        (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+    });
     assert!(server.stop(), "every connection ends in time");
+    let (status, words) = refused.join().unwrap();
+    assert!(status == 503 && words.contains("shutting down"), "{status} {words}");
     assert_eq!(under_way.join().unwrap(), 200);
     assert!(RestClient::connect(address).is_err());
     assert!(idle.send(&RestRequest::new("GET", "/v2/health/ready", &[], b"")).is_err());

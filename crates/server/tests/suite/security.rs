@@ -21,7 +21,7 @@ fn certificate(name: &str) -> PathBuf {
 #[test]
 fn without_a_token_only_health_answers() {
     let mut settings = Settings::new();
-    settings.options.access = Access::Tokens(vec!["0123456789abcdef".to_owned()]);
+    settings.options.access = Access::tokens(vec!["0123456789abcdef".to_owned()]);
     let server = settings.start();
     let status = |path: &str, headers: &[&str]| {
         let mut client = RestClient::connect(server.http).unwrap();
@@ -43,6 +43,25 @@ fn without_a_token_only_health_answers() {
 }
 
 #[test]
+fn a_changed_token_file_counts_without_a_restart() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "0123456789abcdef\n").unwrap();
+    let mut settings = Settings::new();
+    settings.options.access = Access::from_file(file.path()).unwrap();
+    let server = settings.start();
+    let status = |token: &str| {
+        let mut client = RestClient::connect(server.http).unwrap();
+        let token = format!("Authorization: Bearer {token}");
+        client.send(&RestRequest::new("GET", "/v2", &[&token], b"")).unwrap().status
+    };
+    assert_eq!((status("0123456789abcdef"), status("fedcba9876543210")), (200, 401));
+    std::fs::write(file.path(), "fedcba9876543210\n").unwrap();
+    while status("fedcba9876543210") != 200 {}
+    assert_eq!(status("0123456789abcdef"), 401);
+    assert!(server.stop());
+}
+
+#[test]
 fn a_foreign_web_page_gets_no_scores_and_changes_nothing() {
     let mut settings = Settings::new();
     settings.allow_control = true;
@@ -55,6 +74,11 @@ fn a_foreign_web_page_gets_no_scores_and_changes_nothing() {
     for path in [infer, unload] {
         assert_eq!(status(path, &["Origin: http://evil.example"], "{}"), 403);
         assert_eq!(status(path, &["Content-Type: text/plain"], "{}"), 415);
+        // The name of a site that a page's owner made point to this machine.
+        let mut client = RestClient::connect(server.http).unwrap();
+        let rebound =
+            RestRequest::for_host("evil.example", "POST", path, &["Origin: http://evil.example"], b"{}");
+        assert_eq!(client.send(&rebound).unwrap().status, 403);
     }
     // A page of the server itself may ask; a question about the repository is small.
     let index = "/v2/repository/index";

@@ -47,7 +47,7 @@ impl Source for Chosen {
         Ok(manifest)
     }
 
-    fn open(&self, model: &str, _: Option<&Snapshot>) -> Result<Opened, SourceError> {
+    fn open(&self, model: &str, _: u64, _: Option<&Snapshot>) -> Result<Opened, SourceError> {
         Ok(Snapshot::open(self.version(), model, &Options::default())?.into())
     }
 }
@@ -178,9 +178,9 @@ impl Source for Noticing {
         self.chosen.current(model)
     }
 
-    fn open(&self, model: &str, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
+    fn open(&self, model: &str, number: u64, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
         self.nice.lock().unwrap().push(rustix::process::getpriority_process(None).unwrap());
-        self.chosen.open(model, present)
+        self.chosen.open(model, number, present)
     }
 }
 
@@ -276,5 +276,86 @@ fn a_registry_is_followed_through_deltas_and_back() {
     }
     registry.roll_back("tiny", Some(2)).unwrap();
     check(2, &trained.checkpoints[1]);
+    assert!(server.stop());
+}
+
+/// Two models, of which one panics when it is opened.
+struct HalfBroken {
+    good: Chosen,
+    broken: Arc<AtomicBool>,
+}
+
+impl Source for HalfBroken {
+    fn models(&self) -> Result<Vec<String>, SourceError> {
+        Ok(vec!["broken".to_owned(), "tiny".to_owned()])
+    }
+
+    fn current(&self, model: &str) -> Result<u64, SourceError> {
+        self.good.current(model)
+    }
+
+    fn open(&self, model: &str, number: u64, present: Option<&Snapshot>) -> Result<Opened, SourceError> {
+        assert!(model == "tiny" || !self.broken.load(Ordering::Relaxed), "dim 4611686018427387904");
+        self.good.open(model, number, present)
+    }
+}
+
+#[test]
+fn a_panic_in_one_model_is_its_own_load_failure_cold_and_hot() {
+    let good = Chosen { checkpoints: Trained::tiny().checkpoints.clone(), place: Arc::default() };
+    for is_cold in [true, false] {
+        good.place.store(0, Ordering::Relaxed);
+        let broken = Arc::new(AtomicBool::new(is_cold));
+        let mut settings = Settings::new();
+        settings.source = Box::new(HalfBroken { good: good.clone(), broken: Arc::clone(&broken) });
+        let server = settings.start();
+        let state = |model: &str| {
+            let index = ask(&server, "POST", "/v2/repository/index", "").1;
+            index.as_array().unwrap().iter().find(|entry| entry["name"] == model).unwrap().clone()
+        };
+        let first = good.current("tiny").unwrap().to_string();
+        broken.store(true, Ordering::Relaxed);
+        good.place.store(1, Ordering::Relaxed);
+        let second = good.current("tiny").unwrap().to_string();
+        // The good model is followed on, and the server is ready; the broken one says why it is not served.
+        while state("tiny")["version"] != *second || state("broken")["reason"] == "" {}
+        let reason = state("broken")["reason"].as_str().unwrap().to_owned();
+        assert!(reason.contains("an internal error while it was read: dim 46116"), "{reason}");
+        let wanted = if is_cold { ("UNAVAILABLE", "") } else { ("READY", &*first) };
+        let found = state("broken");
+        assert_eq!((found["state"].as_str().unwrap(), found["version"].as_str().unwrap()), wanted);
+        assert_eq!(ask(&server, "GET", "/v2/health/ready", "").0, 200);
+        assert_eq!(ask(&server, "GET", "/v2/models/tiny/ready", "").0, 200);
+        assert_eq!(ask(&server, "GET", "/v2/models/broken/ready", "").0, if is_cold { 503 } else { 200 });
+        broken.store(false, Ordering::Relaxed);
+        while state("broken")["version"] != *second {}
+        assert!(server.stop());
+    }
+}
+
+#[test]
+fn a_cold_start_falls_back_from_a_damaged_version_to_the_last_good_one_and_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = Registry::new(home.path());
+    let trained = Trained::tiny();
+    let numbers: Vec<u64> =
+        trained.checkpoints[..3].iter().map(|path| publish(&registry, path, Shape::Whole)).collect();
+    for number in &numbers[1..] {
+        std::fs::remove_file(registry.path("tiny", *number).join("manifest.json")).unwrap();
+    }
+    let mut settings = Settings::new();
+    settings.source = Box::new(Published { registry: registry.clone(), options: Options::default() });
+    let server = settings.start();
+    let entry = || ask(&server, "POST", "/v2/repository/index", "").1[0].clone();
+    assert_eq!((entry()["state"].as_str(), entry()["version"].as_str()), (Some("READY"), Some("1")));
+    let reason = entry()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("version 3 cannot be served, so version 1 is: "), "{reason}");
+    assert_eq!(ask(&server, "GET", "/v2/health/ready", "").0, 200);
+    let metrics = campanile_server::metrics::prometheus(server.engine());
+    assert!(metrics.contains("campanile_model_problem{model=\"tiny\"} 1"), "{metrics}");
+    // The next good one is served, and nothing is wrong any more.
+    let good = publish(&registry, &trained.checkpoints[3], Shape::Whole);
+    while entry()["version"] != *good.to_string() {}
+    assert_eq!(entry()["reason"], "");
     assert!(server.stop());
 }

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     Grains,
     data::{Columns, DataSpec, SplitSpec},
+    grain::GRAIN_SAMPLES_MAX,
     model::{CrossRank, FeatureSpec, ModelSpec, NetworkSpec, TableId, TaskSpec},
     towers::Towers,
 };
@@ -27,13 +28,16 @@ use crate::{
 /// The most grains of a batch, and so the most ranks of a run.
 const GRAINS_MAX: usize = 1 << 16;
 
+/// The largest batch: that many grains of the usual size.
+const BATCH_SIZE_MAX: usize = GRAINS_MAX * GRAIN_SAMPLES_MAX;
+
 /// The widest layer.
 const WIDTH_MAX: usize = 1 << 16;
 
 /// Checks a job and fills it in.
 pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
     let (run, process) = (raw.run, raw.process);
-    at_least("run.batch_size", run.batch_size, 1)?;
+    between("run.batch_size", run.batch_size, 1, BATCH_SIZE_MAX)?;
     let grain_count = grain_count(run.grains, run.batch_size)?;
     at_least("run.epochs", run.epochs, 1)?;
     let mut columns = columns::columns(&run.data)?;
@@ -104,11 +108,11 @@ pub(super) fn job(raw: RawJob) -> Result<Job, Problem> {
 }
 
 fn grain_count(given: Option<usize>, batch_size: usize) -> Result<usize, Problem> {
-    let Some(count) = given else { return Ok(Grains::for_batch(batch_size).count()) };
+    let chosen = Grains::for_batch(batch_size).count().min(GRAINS_MAX);
+    let Some(count) = given else { return Ok(chosen) };
     if count.is_power_of_two() && count <= GRAINS_MAX {
         return Ok(count);
     }
-    let chosen = Grains::for_batch(batch_size).count();
     let advice = format!("it must be a power of two up to {GRAINS_MAX}; leave it out for {chosen}");
     Err(Problem::value("run.grains", count, advice))
 }

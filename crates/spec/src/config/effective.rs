@@ -14,7 +14,7 @@ use super::{
     value::inline,
 };
 use crate::{
-    data::{BagShape, DenseColumn, SourceSpec, SparseColumn},
+    data::{BagShape, DenseColumn, SEPARATOR, SourceSpec, SparseColumn},
     model::{FeatureSpec, ModelSpec, RowFormat, TableSpec},
     towers::{TowerModule, TowerSpec, TowerVariant},
 };
@@ -132,12 +132,21 @@ fn raw_towers(model: &ModelSpec) -> Option<RawTowers> {
 
 fn raw_data(run: &Run) -> RawData {
     let (data, model) = (&run.data, &run.model);
-    let (kind, delimiter, world) = match &data.source {
-        SourceSpec::Synthetic(world) => (DataKind::Synthetic, None, Some(GivenWorld(world.clone()))),
-        SourceSpec::CriteoTsv => (DataKind::Criteo, None, None),
-        SourceSpec::Csv { delimiter } => (DataKind::Csv, Some(*delimiter), None),
-        SourceSpec::Parquet => (DataKind::Parquet, None, None),
+    let kind = match &data.source {
+        SourceSpec::Synthetic(_) => DataKind::Synthetic,
+        SourceSpec::CriteoTsv => DataKind::Criteo,
+        SourceSpec::Csv { .. } => DataKind::Csv,
+        SourceSpec::Parquet => DataKind::Parquet,
     };
+    let (delimiter, quotes) = match &data.source {
+        SourceSpec::Csv { delimiter, quotes } => (Some(*delimiter), Some(*quotes)),
+        _ => (None, None),
+    };
+    let world = match &data.source {
+        SourceSpec::Synthetic(world) => Some(GivenWorld(world.clone())),
+        _ => None,
+    };
+    let listed = |names: &Vec<String>| Some(names.clone()).filter(|names| !names.is_empty());
     // A world names these columns itself, and a job may not.
     let named = |column: &Option<String>| column.clone().filter(|_| kind != DataKind::Synthetic);
     let label = |(label, task): (&crate::data::LabelColumn, &crate::model::TaskSpec)| RawLabel {
@@ -150,11 +159,16 @@ fn raw_data(run: &Run) -> RawData {
     RawData {
         kind,
         delimiter,
+        // What is usual is left out, so that runs from before these keys go on.
+        quotes: quotes.filter(|quotes| !quotes),
+        missing_values: listed(&data.columns.missing_values),
+        optional: listed(&data.columns.optional),
         split: data.split.clone(),
         on_bad_row: data.bad_rows,
         shuffle: data.shuffle,
         unknown_share: data.unknown_share,
         time: named(&data.columns.time),
+        time_unit: data.columns.time_unit,
         group: named(&data.columns.group),
         segment: named(&data.columns.segment),
         sample_weight: named(&data.columns.sample_weight),
@@ -196,13 +210,16 @@ fn raw_sparse(
             list,
             separator: None,
             bag_max,
+            keep: None,
             pooling,
             weights: None,
         };
     }
     let (list, separator) = match column.shape {
         BagShape::One => (false, None),
-        BagShape::List { separator } => (true, Some(separator).filter(|_| kind == DataKind::Csv)),
+        BagShape::List { separator } => {
+            (true, Some(separator).filter(|&char| kind == DataKind::Csv || char != SEPARATOR))
+        }
     };
     RawSparseColumn {
         name: column.name.clone(),
@@ -212,6 +229,7 @@ fn raw_sparse(
         list: Some(list),
         separator,
         bag_max: Some(column.bag_max),
+        keep: Some(column.keep).filter(|keep| !keep.is_first()),
         pooling: feature.pooling,
         weights: column.weights.clone(),
     }

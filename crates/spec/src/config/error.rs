@@ -140,16 +140,23 @@ impl Problem {
     pub(crate) fn locate(self, text: &str, document: &Spanned<DeTable<'_>>) -> JobError {
         let Unplaced { place, mut error } = *self.0;
         let span = match &place {
-            Place::Span(span) => Some(span.clone()),
+            // A section that is not in the file has no place there.
+            Place::Span(span) => Some(span.clone()).filter(|span| !span.is_empty()),
             Place::Path(path) => find(document.get_ref(), path),
         };
-        let place = span.map_or_else(At::default, |span| At::of(text, span.start));
+        let at_place = span.map_or_else(At::default, |span| At::of(text, span.start));
+        if let (Place::Span(span), JobError::MissingKey { section, .. }) = (&place, &mut error)
+            && span.is_empty()
+            && section.starts_with('[')
+        {
+            section.push_str(", which the file does not have");
+        }
         match &mut error {
             JobError::Syntax { at, .. }
             | JobError::UnknownKey { at, .. }
             | JobError::MissingKey { at, .. }
             | JobError::WrongType { at, .. }
-            | JobError::BadValue { at, .. } => *at = place,
+            | JobError::BadValue { at, .. } => *at = at_place,
         }
         error
     }

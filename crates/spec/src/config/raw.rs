@@ -10,10 +10,11 @@ use super::{
     preset::GivenWorld,
 };
 use crate::{
-    data::{BadRows, DenseTransform, IdMap, SplitSpec},
+    data::{BadRows, DenseTransform, IdMap, Keep, SplitSpec},
     distil::Distil,
     follow::Follow,
     model::{Heads, NetworkSpec, Pooling, Precision, RowFormat, RowInit},
+    moment::TimeUnit,
     optimizer::{DenseOptimizer, Schedule, SparseOptimizer},
     towers::{TowerModule, TowerVariant},
 };
@@ -27,16 +28,19 @@ section! {
 
 section! {
     /// Everything that changes results. It is hashed, and the hash goes into every checkpoint: a run continues
-    /// only with the `run` it began with.
+    /// only with the `run` it began with, but for what only says when to stop (`epochs`, `steps_max`) and when to look
+    /// (`[run.evaluate]`).
     pub(crate) struct RawRun {
         /// Seeds initial weights, rounding, shuffling and the synthetic world.
         pub seed: u64 = 1,
-        /// Samples of a batch, over all threads together.
+        /// Samples of a batch, over all threads together; at most 16777216.
         pub batch_size: usize = 2048,
         /// Grains a batch is cut into: a power of two that the number of threads must divide. Absent: one for
         /// every 256 samples, at least 8, or 4 for a batch below 256.
         pub grains: Option<usize> = None,
-        /// Passes over the training data.
+        /// Passes over the training data. A run in the same directory goes on when this is raised, to the weights that it
+        /// would have come to had it been so from the start; so it is with `steps_max`, `[run.evaluate]` and
+        /// `on_bad_row`. What the report says of the second half of the training begins where it began before.
         pub epochs: u64 = 1,
         /// Stop after this many steps; 0 means at the end of the last epoch.
         pub steps_max: u64 = 0,
@@ -86,6 +90,15 @@ section! {
         pub kind: DataKind,
         /// The field separator; for `csv` only. Absent: a comma.
         pub delimiter: Option<char> = None,
+        /// Whether a cell may stand in double quotes; for `csv` only. Absent: `true`. With `false` a quote is a
+        /// character like others, and a cell holds neither line breaks nor the delimiter.
+        pub quotes: Option<bool> = None,
+        /// Text that stands for a missing value in any column, such as `["NA", "null", "\\N"]`; for `csv` and
+        /// `parquet`, and for requests and streams of such a job. Absent: none but an empty cell.
+        pub missing_values: Option<Vec<String>> = None,
+        /// Columns that a file may be without, such as one that older files do not have: all their values are
+        /// missing there. For `csv` and `parquet`. Absent: none.
+        pub optional: Option<Vec<String>> = None,
         /// How rows become training, validation and test data.
         pub split: SplitSpec = SplitSpec::ByFile,
         /// What a row that cannot be read does.
@@ -97,6 +110,9 @@ section! {
         pub unknown_share: f64 = 0.01,
         /// Column with the event's time, a whole number; needed to split by time.
         pub time: Option<String> = None,
+        /// What the time column counts since 1970 in UTC: needed where `split` names dates. Timestamps of Parquet
+        /// files are converted to it. Absent: they stay as they are, and all files must have the same unit.
+        pub time_unit: Option<TimeUnit> = None,
         /// Column that groups samples for GAUC, such as a user; any value.
         pub group: Option<String> = None,
         /// Column that cuts calibration into segments, such as a country; at most 4096 values.
@@ -159,10 +175,12 @@ section! {
         pub table: Option<String> = None,
         /// Whether a cell holds several ids: a Parquet list, or text cut at `separator`. Absent: `false`.
         pub list: Option<bool> = None,
-        /// What stands between the ids of a text cell; only for `csv` with `list = true`. Absent: `|`.
+        /// What stands between the ids of a text cell; only for `csv` and `parquet` with `list = true`. Absent: `|`.
         pub separator: Option<char> = None,
-        /// At most this many ids of a cell are kept, the first ones. Absent: 1, or 256 with `list = true`.
+        /// At most this many ids of a cell are kept. Absent: 1, or 256 with `list = true`.
         pub bag_max: Option<usize> = None,
+        /// Which ids are kept of a cell that has more; only with `list = true`. Absent: `first`.
+        pub keep: Option<Keep> = None,
         /// How the rows of a cell become one vector.
         pub pooling: Pooling = Pooling::Sum,
         /// A column with a weight for every id, of the same lengths; only with `pooling = "weighted"`.
@@ -175,7 +193,7 @@ section! {
     pub(crate) struct RawTables {
         /// Rows of a table whose feature does not say.
         pub rows: Option<u64> = None,
-        /// Floats in a row. Absent: 16, or 1 for `logistic_regression`.
+        /// Floats in a row. Absent: 16, or one for each task for `logistic_regression`.
         pub dim: Option<usize> = None,
         /// How a row is stored.
         pub format: RowFormat = RowFormat::F32,

@@ -1,6 +1,8 @@
 //! What a joiner remembers, and how it is saved: everything but features, which are read again from the log.
 
-use super::{JoinCounts, Joiner};
+use std::collections::BTreeSet;
+
+use super::{Ahead, JoinCounts, Joiner};
 use crate::log::Offset;
 
 /// An impression whose windows are not over.
@@ -26,6 +28,9 @@ pub(super) struct Closed {
     pub place: Option<(u32, Offset)>,
 }
 
+/// Stands before a state that says what was set aside; earlier programs set nothing aside.
+const WITH_AHEAD: u64 = u64::MAX;
+
 /// Says that a closed impression follows with the place of its features; without the place it is 0.
 const CLOSED_WITH_PLACE: u64 = u64::MAX;
 
@@ -40,6 +45,7 @@ pub(super) struct Early {
 
 pub(super) fn save(joiner: &Joiner, out: &mut Vec<u8>) {
     let mut word = |value: u64| out.extend_from_slice(&value.to_le_bytes());
+    word(WITH_AHEAD);
     let JoinCounts {
         impressions,
         repeated,
@@ -49,9 +55,14 @@ pub(super) fn save(joiner: &Joiner, out: &mut Vec<u8>) {
         corrections,
         with_word,
         words_dropped,
+        set_aside,
+        lost_ahead,
+        forgotten,
     } = joiner.counts;
     let counts = [joiner.now_ms, impressions, repeated, feedback, orphans, examples, corrections];
-    counts.into_iter().chain([with_word, words_dropped]).for_each(&mut word);
+    let more = [with_word, words_dropped, set_aside, lost_ahead, forgotten];
+    counts.into_iter().chain(more).for_each(&mut word);
+    save_ahead(&joiner.ahead, &mut word);
     word(joiner.open.len() as u64);
     for (_, id) in &joiner.closing {
         if let Some(open) = joiner.open.get(id) {
@@ -85,6 +96,25 @@ pub(super) fn save(joiner: &Joiner, out: &mut Vec<u8>) {
     save_words(joiner, out);
 }
 
+fn save_ahead(ahead: &Ahead, word: &mut impl FnMut(u64)) {
+    let Ahead { waiting, newest_ms, after_believed, behind, behind_ms } = ahead;
+    [*newest_ms, *behind, *behind_ms, after_believed.len() as u64].into_iter().for_each(&mut *word);
+    after_believed.iter().copied().for_each(&mut *word);
+    word(waiting.len() as u64);
+    let waiting = waiting.iter().flat_map(|&(time_ms, input, offset)| [time_ms, input, offset]);
+    waiting.for_each(word);
+}
+
+fn restore_ahead(word: &mut impl FnMut() -> Result<u64, String>) -> Result<Ahead, String> {
+    let (newest_ms, behind, behind_ms) = (word()?, word()?, word()?);
+    let after_believed = (0..word()?).map(|_| word()).collect::<Result<_, _>>()?;
+    let mut waiting = BTreeSet::new();
+    for _ in 0..word()? {
+        waiting.insert((word()?, word()?, word()?));
+    }
+    Ok(Ahead { waiting, newest_ms, after_believed, behind, behind_ms })
+}
+
 /// Words on open impressions and on those that have not come yet, by id: lengths first, then the bytes, filled up to
 /// whole eights.
 fn save_words(joiner: &Joiner, out: &mut Vec<u8>) {
@@ -105,7 +135,9 @@ pub(super) fn restore(joiner: &mut Joiner, bytes: &[u8]) -> Result<(), String> {
     let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(std::array::from_fn(|at| word[at])));
     let mut word = || words.next().ok_or_else(|| "it is cut short".to_owned());
     let mut fresh = Joiner::new(joiner.options.clone());
-    fresh.now_ms = word()?;
+    let first = word()?;
+    let has_ahead = first == WITH_AHEAD;
+    fresh.now_ms = if has_ahead { word()? } else { first };
     fresh.counts = JoinCounts {
         impressions: word()?,
         repeated: word()?,
@@ -115,7 +147,15 @@ pub(super) fn restore(joiner: &mut Joiner, bytes: &[u8]) -> Result<(), String> {
         corrections: word()?,
         with_word: word()?,
         words_dropped: word()?,
+        ..JoinCounts::default()
     };
+    if has_ahead {
+        let counts = &mut fresh.counts;
+        (counts.set_aside, counts.lost_ahead, counts.forgotten) = (word()?, word()?, word()?);
+        fresh.ahead = restore_ahead(&mut word)?;
+    } else if fresh.now_ms > 0 {
+        fresh.ahead.newest_ms = fresh.now_ms.saturating_add(fresh.options.disorder_ms);
+    }
     for _ in 0..word()? {
         let id = word()?;
         let (time_ms, closes_ms) = (word()?, word()?);

@@ -24,8 +24,8 @@ const fn keys() -> [u64; 2 * LANES] {
     keys
 }
 
-/// The checksum of some bytes.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
+/// The checksum of some bytes, as frames carry it.
+pub fn checksum(bytes: &[u8]) -> u64 {
     let mut lanes: [u64; LANES] = std::array::from_fn(|lane| KEYS[LANES + lane] ^ bytes.len() as u64);
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
     blocks.iter().for_each(|block| mix(&mut lanes, block));

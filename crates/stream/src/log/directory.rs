@@ -9,6 +9,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::ErrorKind,
     ops::Range,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,7 +18,9 @@ use std::{
 use super::{
     Limit, Log, LogError, Offset, Record, Records, Sync, TopicOptions, check_name, cursors,
     disk::Disk,
+    options,
     partition::{self, End, Reader, Writer, io_error},
+    synced::Tail,
 };
 
 /// A log in a directory.
@@ -29,6 +32,7 @@ pub struct DirectoryLog {
 
 struct Topic {
     options: TopicOptions,
+    identity: u64,
     partitions: Vec<Partition>,
 }
 
@@ -36,6 +40,8 @@ struct Partition {
     directory: PathBuf,
     /// Opened by the first append of this process.
     writer: Mutex<Option<Writer>>,
+    /// What this process has put on disk of what others wrote.
+    tail: Mutex<Tail>,
     reader: Mutex<Reader>,
     end: Mutex<End>,
 }
@@ -50,17 +56,12 @@ impl DirectoryLog {
     }
 
     /// The same, on a disk that may be a test's.
-    pub(crate) fn open_on(disk: Disk, home: &Path) -> Result<DirectoryLog, LogError> {
-        let mut is_new = false;
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open_on(disk: Disk, home: &Path) -> Result<DirectoryLog, LogError> {
         for part in ["topics", "groups"] {
-            let path = home.join(part);
-            if !path.is_dir() {
-                disk.create_dir(&path)?;
-                is_new = true;
-            }
-        }
-        if is_new {
-            disk.sync_dir(home)?;
+            disk.create_dir(&home.join(part))?;
         }
         Ok(DirectoryLog { disk, home: home.to_owned(), topics: Mutex::new(BTreeMap::new()) })
     }
@@ -72,19 +73,37 @@ impl DirectoryLog {
         }
         check_name(name)?;
         let directory = self.home.join("topics").join(name);
-        let Some(options) = read_options(&directory)? else {
+        let Some((options, identity)) = options::read(&directory)? else {
             let (path, topic, known) = (self.home.clone(), name.to_owned(), self.known()?);
             return Err(LogError::NoTopic { path, topic, known });
         };
         let partition = |number: u32| Partition {
             directory: directory.join(number.to_string()),
             writer: Mutex::new(None),
+            tail: Mutex::default(),
             reader: Mutex::new(Reader::default()),
             end: Mutex::new(End::default()),
         };
-        let topic = Arc::new(Topic { options, partitions: (0..options.partitions).map(partition).collect() });
+        let partitions = (0..options.partitions).map(partition).collect();
+        let topic = Arc::new(Topic { options, identity, partitions });
         topics.insert(name.to_owned(), Arc::clone(&topic));
         Ok(topic)
+    }
+
+    /// The writer of a partition, opened if need be, and anew where an append or a sync has failed: then it writes again what was
+    /// not synced, for the system may take that for written.
+    fn healthy<'w>(
+        &self,
+        writer: &'w mut Option<Writer>,
+        partition: &Partition,
+        options: TopicOptions,
+    ) -> Result<&'w mut Writer, LogError> {
+        // Only one writer at a time holds the lock.
+        drop(writer.take_if(|writer| writer.has_failed()));
+        match writer {
+            Some(writer) => Ok(writer),
+            none => Ok(none.insert(Writer::open(&self.disk, &partition.directory, options)?)),
+        }
     }
 
     fn known(&self) -> Result<String, LogError> {
@@ -118,46 +137,34 @@ impl Log for DirectoryLog {
     fn create(&self, topic: &str, options: TopicOptions) -> Result<(), LogError> {
         check_name(topic)?;
         let directory = self.home.join("topics").join(topic);
-        if let Some(found) = read_options(&directory)? {
-            let (found, wanted) = (found.partitions, options.partitions);
-            let topic = topic.to_owned();
-            return if found == wanted {
-                Ok(())
-            } else {
-                Err(LogError::OtherPartitions { topic, found, wanted })
-            };
+        if options::read(&directory)?.is_none() {
+            for partition in 0..options.partitions {
+                self.disk.create_dir(&directory.join(partition.to_string()))?;
+            }
+            options::write(&self.disk, &directory, &options)?;
         }
-        for partition in 0..options.partitions {
-            self.disk.create_dir(&directory.join(partition.to_string()))?;
+        let found = self.topic(topic)?.options.partitions;
+        if found != options.partitions {
+            let (topic, wanted) = (topic.to_owned(), options.partitions);
+            return Err(LogError::OtherPartitions { topic, found, wanted });
         }
-        // The options come last: a topic without them is not there. Their bytes are on disk before their name is.
-        let (path, beside) = (directory.join("options"), directory.join("options.new"));
-        let file = self.disk.open(&beside)?;
-        self.disk.set_len(&file, &beside, 0)?;
-        self.disk.write_at(&file, &beside, write_options(&options).as_bytes(), 0)?;
-        self.disk.sync(&file, &beside)?;
-        self.disk.sync_dir(&directory)?;
-        self.disk.sync_dir(&self.home.join("topics"))?;
-        self.disk.rename(&beside, &path)?;
-        self.disk.sync_dir(&directory)
+        Ok(())
     }
 
     fn options(&self, topic: &str) -> Result<TopicOptions, LogError> {
         Ok(self.topic(topic)?.options)
     }
 
+    fn identity(&self, topic: &str) -> Result<u64, LogError> {
+        Ok(self.topic(topic)?.identity)
+    }
+
     fn append(&self, topic: &str, partition: u32, records: &[Record<'_>]) -> Result<Offset, LogError> {
         let found = self.topic(topic)?;
         let partition = found.partition(topic, partition)?;
         let mut writer = lock(&partition.writer);
-        if writer.is_none() {
-            *writer = Some(Writer::open(&self.disk, &partition.directory, found.options)?);
-        }
-        match &mut *writer {
-            Some(writer) if records.is_empty() => Ok(writer.next()),
-            Some(writer) => writer.append(records),
-            None => unreachable!("the writer was opened above"),
-        }
+        let writer = self.healthy(&mut writer, partition, found.options)?;
+        if records.is_empty() { Ok(writer.next()) } else { writer.append(records) }
     }
 
     fn read(
@@ -170,7 +177,7 @@ impl Log for DirectoryLog {
     ) -> Result<(), LogError> {
         let found = self.topic(topic)?;
         let place = found.partition(topic, partition)?;
-        lock(&place.reader).read(&place.directory, from, limit, out)?;
+        unless_removed(|| lock(&place.reader).read(&place.directory, from, limit, out))?;
         if out.is_empty() {
             let start = partition::start(&place.directory)?;
             if from < start {
@@ -184,7 +191,7 @@ impl Log for DirectoryLog {
     fn range(&self, topic: &str, partition: u32) -> Result<Range<Offset>, LogError> {
         let found = self.topic(topic)?;
         let place = found.partition(topic, partition)?;
-        let range = lock(&place.end).range(&place.directory)?;
+        let range = unless_removed(|| lock(&place.end).range(&place.directory))?;
         // This process may know more than is worth reading again.
         let end = lock(&place.writer).as_ref().map_or(range.end, Writer::next);
         Ok(range.start..end.max(range.end))
@@ -207,9 +214,12 @@ impl Log for DirectoryLog {
 
     fn sync(&self) -> Result<(), LogError> {
         let topics: Vec<Arc<Topic>> = lock(&self.topics).values().cloned().collect();
-        for partition in topics.iter().flat_map(|topic| &topic.partitions) {
-            if let Some(writer) = &mut *lock(&partition.writer) {
-                writer.sync()?;
+        for topic in &topics {
+            for partition in &topic.partitions {
+                let mut writer = lock(&partition.writer);
+                if writer.is_some() {
+                    self.healthy(&mut writer, partition, topic.options)?.sync()?;
+                }
             }
         }
         Ok(())
@@ -217,10 +227,15 @@ impl Log for DirectoryLog {
 
     fn sync_topic(&self, topic: &str, partition: u32) -> Result<(), LogError> {
         let found = self.topic(topic)?;
-        match &mut *lock(&found.partition(topic, partition)?.writer) {
-            Some(writer) => writer.sync(),
-            None => Ok(()),
+        let place = found.partition(topic, partition)?;
+        let mut writer = lock(&place.writer);
+        if writer.is_some() {
+            return self.healthy(&mut writer, place, found.options)?.sync();
         }
+        if found.options.sync == Sync::Never {
+            return Ok(());
+        }
+        lock(&place.tail).sync(&self.disk, &place.directory)
     }
 
     fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
@@ -257,51 +272,15 @@ impl Log for DirectoryLog {
     }
 }
 
+/// Looks once more where another process has removed a segment between a look at the names and one into the file.
+fn unless_removed<T>(mut look: impl FnMut() -> Result<T, LogError>) -> Result<T, LogError> {
+    match look() {
+        Err(LogError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => look(),
+        found => found,
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves files as they are, and these are what counts.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write_options(options: &TopicOptions) -> String {
-    let sync = match options.sync {
-        Sync::EveryAppend => "append".to_owned(),
-        Sync::EveryBytes(bytes) => bytes.to_string(),
-        Sync::Never => "never".to_owned(),
-    };
-    let TopicOptions { partitions, segment_bytes, keep_ms, keep_bytes, .. } = options;
-    format!(
-        "partitions {partitions}\nsegment_bytes {segment_bytes}\nkeep_ms {keep_ms}\nkeep_bytes {keep_bytes}\nsync {sync}\n"
-    )
-}
-
-fn read_options(directory: &Path) -> Result<Option<TopicOptions>, LogError> {
-    let path = directory.join("options");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error(&path, "read")(error)),
-    };
-    let value = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-        line.ok_or_else(|| damaged(&path, format!("`{key}` is missing")))
-    };
-    let number = |key: &str| {
-        let found = value(key)?;
-        found.parse::<u64>().map_err(|_| damaged(&path, format!("`{key} {found}` is no number")))
-    };
-    Ok(Some(TopicOptions {
-        partitions: number("partitions")? as u32,
-        segment_bytes: number("segment_bytes")?,
-        keep_ms: number("keep_ms")?,
-        keep_bytes: number("keep_bytes")?,
-        sync: match value("sync")? {
-            "append" => Sync::EveryAppend,
-            "never" => Sync::Never,
-            _ => Sync::EveryBytes(number("sync")?),
-        },
-    }))
-}
-
-fn damaged(path: &Path, problem: String) -> LogError {
-    LogError::Damaged { path: path.to_owned(), byte: 0, problem }
 }

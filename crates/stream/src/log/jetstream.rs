@@ -38,7 +38,7 @@ const WINDOW: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the server is, and how to get in.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Server {
     /// For example `nats://127.0.0.1:4222` or `tls://broker:4222`; several with commas between.
     pub url: String,
@@ -115,8 +115,11 @@ impl JetStreamLog {
                     .await
                     .map_err(|error| failed("read credentials for")(&error))?;
             }
+            // Of several servers the first alone has the scheme.
+            options = options.require_tls(server.url.starts_with("tls://"));
             if let Some(path) = &server.root_certificates {
-                options = options.add_root_certificates(path.clone());
+                // Certificates are of no use to a connection that anybody may read.
+                options = options.add_root_certificates(path.clone()).require_tls(true);
             }
             let urls: Vec<&str> = server.url.split(',').map(str::trim).collect();
             let client = options.connect(urls).await.map_err(|error| failed("connect to")(&error))?;
@@ -276,6 +279,13 @@ impl Log for JetStreamLog {
         Ok(self.topic(topic)?.options)
     }
 
+    /// When the server made the stream.
+    fn identity(&self, topic: &str) -> Result<u64, LogError> {
+        let found = self.topic(topic)?;
+        let created = found.partitions.first().map(|place| place.stream.cached_info().created);
+        Ok(created.map_or(0, |created| created.unix_timestamp_nanos() as u64))
+    }
+
     fn append(&self, topic: &str, partition: u32, records: &[Record<'_>]) -> Result<Offset, LogError> {
         if let Some(long) = records.iter().find(|record| record.payload.len() > PAYLOAD_BYTES_MAX) {
             return Err(LogError::TooLong { bytes: long.payload.len() });
@@ -389,18 +399,20 @@ impl Log for JetStreamLog {
                 let mut start = range.start;
                 let mut records = Records::default();
                 'old: while start < range.end {
-                    self.read(
-                        &name,
-                        number,
-                        start,
-                        Limit { records: FETCH_MAX, bytes: 1 << 20 },
-                        &mut records,
-                    )?;
+                    let limit = Limit { records: FETCH_MAX, bytes: 1 << 20 };
+                    match self.read(&name, number, start, limit, &mut records) {
+                        // The server keeps to its limit of bytes meanwhile.
+                        Err(LogError::Gone { start: oldest, .. }) => {
+                            start = oldest;
+                            continue;
+                        }
+                        read => read?,
+                    }
                     if records.is_empty() {
                         break;
                     }
                     for record in records.iter() {
-                        if record.time_ms + topic.options.keep_ms >= now_ms {
+                        if record.time_ms.saturating_add(topic.options.keep_ms) >= now_ms {
                             break 'old;
                         }
                         start = record.offset + 1;

@@ -16,9 +16,10 @@ use std::{
 
 use super::{
     Limit, LogError, Offset, PAYLOAD_BYTES_MAX, Record, Records, Sync, TopicOptions,
-    disk::Disk,
+    disk::{Disk, Locked},
     frame,
     segment::{self, HEAD_BYTES, Stop, Walk},
+    synced::{Synced, write_note},
 };
 
 /// A place in a segment is remembered every so many bytes, so that a read finds its record quickly.
@@ -42,7 +43,7 @@ pub(super) struct Writer {
     /// An append or a sync has failed: what is on disk is not known, and a later sync that succeeds would prove nothing.
     failed: bool,
     /// Held as long as this writer lives; says what is on disk for certain.
-    lock: File,
+    lock: Locked,
 }
 
 impl Writer {
@@ -55,6 +56,7 @@ impl Writer {
             Err(TryLockError::WouldBlock) => return Err(LogError::Busy { path: lock_path }),
             Err(TryLockError::Error(source)) => return Err(io_error(&lock_path, "lock")(source)),
         }
+        let lock = Locked(lock);
         let segments = segments(directory)?;
         let path = match segments.last() {
             Some(path) => path.clone(),
@@ -71,10 +73,13 @@ impl Writer {
         if length > bytes {
             disk.set_len(&file, &path, bytes)?;
         }
-        if is_new && options.sync != Sync::Never {
-            disk.sync(&file, &path)?;
-            write_note(disk, &lock, &path, HEAD_BYTES)?;
-            disk.sync(&lock, &lock_path)?;
+        if options.sync != Sync::Never {
+            if is_new {
+                disk.sync(&file, &path)?;
+                write_note(disk, &lock.0, &path, HEAD_BYTES)?;
+                disk.sync(&lock.0, &lock_path)?;
+            }
+            // An earlier process may have died before it made the name of its last segment last.
             disk.sync_dir(directory)?;
         }
         // What a killed writer had not synced is not synced yet; and it must be written again, for after a sync that failed
@@ -100,6 +105,11 @@ impl Writer {
             failed: false,
             lock,
         })
+    }
+
+    /// Whether it does nothing more, because an append or a sync has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// The number that the next record will get.
@@ -160,7 +170,7 @@ impl Writer {
     }
 
     fn note_synced(&self) -> Result<(), LogError> {
-        write_note(&self.disk, &self.lock, &self.path, self.bytes)
+        write_note(&self.disk, &self.lock.0, &self.path, self.bytes)
     }
 
     fn roll(&mut self) -> Result<(), LogError> {
@@ -178,23 +188,6 @@ impl Writer {
         (self.file, self.path, self.bytes, self.unsynced) = (file, path, HEAD_BYTES, 0);
         if self.options.sync == Sync::Never { Ok(()) } else { self.note_synced() }
     }
-}
-
-/// Bytes of a note: first record of the segment, synced bytes, and what shows that it is whole.
-const NOTE_BYTES: usize = 24;
-
-fn note_sum(first: Offset, bytes: u64) -> u64 {
-    !(first.rotate_left(32) ^ bytes)
-}
-
-/// Notes in the lock file how far a segment is on disk for certain.
-fn write_note(disk: &Disk, lock: &File, path: &Path, bytes: u64) -> Result<(), LogError> {
-    let first = segment::first_of(path);
-    let mut note = [0; NOTE_BYTES];
-    for (place, value) in [first, bytes, note_sum(first, bytes)].into_iter().enumerate() {
-        note[place * 8..][..8].copy_from_slice(&value.to_le_bytes());
-    }
-    disk.write_at(lock, &path.with_file_name("lock"), &note, 0)
 }
 
 /// The reading end of a partition: remembers where it was, and some places on the way.
@@ -360,8 +353,17 @@ pub(super) fn retain(
     let (mut records, mut gone) = (0, Vec::new());
     for (pair, size) in segments.windows(2).zip(&sizes) {
         let too_much = options.keep_bytes > 0 && total > options.keep_bytes;
-        let too_old = options.keep_ms > 0
-            && newest_ms(&pair[0])?.is_none_or(|ms| ms.saturating_add(options.keep_ms) < now_ms);
+        let is_old = |ms: u64| ms.saturating_add(options.keep_ms) < now_ms;
+        // One wrong time must not keep everything behind it: what comes before an old segment is older. The last segment is
+        // being written, and is not looked at.
+        let next = segments.last().is_none_or(|last| *last != pair[1]).then_some(&pair[1]);
+        let next_is_old = || {
+            Ok::<_, LogError>(match next {
+                Some(next) => newest_ms(next)?.is_some_and(is_old),
+                None => false,
+            })
+        };
+        let too_old = options.keep_ms > 0 && (newest_ms(&pair[0])?.is_none_or(is_old) || next_is_old()?);
         if !too_much && !too_old {
             break;
         }
@@ -433,63 +435,13 @@ fn damaged(path: &Path, walk: &Walk, problem: &str) -> LogError {
     LogError::Damaged { path: path.to_owned(), byte: walk.place().1, problem: problem.to_owned() }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // Closing would do, were it not for a process that this one has just forked: it holds a copy of the file
-        // until it starts its program, and with it the lock.
-        let _ = self.lock.unlock();
-    }
-}
-
-/// How far a segment is on disk for certain, as the lock file notes it.
-#[derive(Clone, Copy, Default)]
-struct Synced {
-    first: Offset,
-    bytes: u64,
-}
-
-impl Synced {
-    /// Reads the note, which is empty where nothing was synced yet.
-    fn read(directory: &Path) -> Result<Synced, LogError> {
-        let path = directory.join("lock");
-        let note = match fs::read(&path) {
-            Ok(note) => note,
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(io_error(&path, "read")(error)),
-        };
-        let number = |at: usize| note.get(at..at + 8)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        Ok(match (number(0), number(8), number(16)) {
-            // Earlier programs wrote no sum.
-            (Some(first), Some(bytes), None) if note.len() == 16 => Synced { first, bytes },
-            (Some(first), Some(bytes), Some(sum)) if sum == note_sum(first, bytes) => Synced { first, bytes },
-            _ => Synced::default(),
-        })
-    }
-
-    /// The synced bytes of the last of these segments, if they are noted; the segment that the note names must be there.
-    fn of(self, directory: &Path, segments: &[PathBuf]) -> Result<Option<u64>, LogError> {
-        let last = segments.last().map(|path| segment::first_of(path));
-        if self.bytes > 0 && last.is_none_or(|last| last < self.first) {
-            let path = directory.join(segment::file_name(self.first));
-            let problem = format!(
-                "it was on disk up to byte {}, and is not there now; records from {} on are gone",
-                self.bytes, self.first
-            );
-            return Err(LogError::Damaged { path, byte: 0, problem });
-        }
-        // A note on a segment before the last says nothing of the last.
-        let of_last = if last == Some(self.first) { self.bytes } else { 0 };
-        Ok((self.bytes > 0).then_some(of_last))
-    }
-}
-
 /// The segments of a partition, oldest first.
-fn segments(directory: &Path) -> Result<Vec<PathBuf>, LogError> {
+pub(super) fn segments(directory: &Path) -> Result<Vec<PathBuf>, LogError> {
     let entries = fs::read_dir(directory).map_err(io_error(directory, "list"))?;
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(io_error(directory, "list"))?.path();
-        if path.extension().is_some_and(|extension| extension == "log") {
+        if segment::is_name(&path) {
             paths.push(path);
         }
     }

@@ -34,6 +34,11 @@ pub(super) fn file_name(first: Offset) -> String {
     format!("{first:020}.log")
 }
 
+/// Whether a file is named as a segment is; other files are none of ours.
+pub(super) fn is_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_str() == Some(&file_name(first_of(path))))
+}
+
 /// The head of a new segment.
 pub(super) fn head(first: Offset) -> [u8; HEAD_BYTES as usize] {
     let mut head = [0; HEAD_BYTES as usize];
@@ -158,6 +163,8 @@ impl Walk {
     /// Reads up to `count` bytes of the file behind what `out` has, and says how many there were.
     fn read_more(&self, byte: u64, count: usize, out: &mut Records) -> Result<usize, LogError> {
         let start = out.filled;
+        // A length is believed as far as the file goes: a damaged one asks for no more memory than there are bytes.
+        let count = if count > WINDOW_BYTES { count.min(self.left_from(byte)?) } else { count };
         if out.bytes.len() < start + count {
             out.bytes.resize(start + count, 0);
         }
@@ -171,6 +178,13 @@ impl Walk {
             }
         }
         Ok(out.filled - start)
+    }
+
+    /// Bytes of the file from a place on.
+    fn left_from(&self, byte: u64) -> Result<usize, LogError> {
+        let failed = |source| LogError::Io { path: self.path.clone(), action: "look at", source };
+        let length = self.file.metadata().map_err(failed)?.len();
+        Ok(usize::try_from(length.saturating_sub(byte)).unwrap_or(usize::MAX))
     }
 
     /// A frame that does not fit: unfinished if the file ends with it, damaged otherwise.

@@ -61,11 +61,11 @@ pub fn declare(log: &dyn Log, topic: &str, partition: u32, schema: &Schema) -> R
     let beside = format!("{topic}.schema");
     let mut known = Schemas::default();
     known.read(log, &beside, partition)?;
-    if known.by_number.contains_key(&schema.number) {
-        return Ok(());
+    if !known.by_number.contains_key(&schema.number) {
+        log.append(&beside, partition, &[Record { time_ms: 0, payload: &schema.encode() }])?;
     }
-    log.append(&beside, partition, &[Record { time_ms: 0, payload: &schema.encode() }])?;
-    log.sync()
+    // Whoever wrote it may have been killed before it was on disk, and records that use it must not outlive it.
+    log.sync_topic(&beside, partition)
 }
 
 /// The schemas of a topic, as far as they were read.
@@ -107,9 +107,18 @@ impl Schemas {
     /// # Errors
     /// When the log fails.
     pub fn newest(log: &dyn Log, topic: &str, partition: u32) -> Result<Option<Schema>, LogError> {
-        let mut last = Records::default();
-        log.last(&format!("{topic}.schema"), partition, &mut last)?;
-        Ok(last.last().and_then(|record| Schema::decode(record.payload)))
+        let (mut last, beside) = (Records::default(), format!("{topic}.schema"));
+        log.last(&beside, partition, &mut last)?;
+        let Some(record) = last.last() else {
+            // What was written and cannot be read is not the same as what was never written.
+            return match log.range(&beside, partition)?.is_empty() {
+                true => Ok(None),
+                false => Err(damaged(&beside, "its last record cannot be read")),
+            };
+        };
+        Schema::decode(record.payload)
+            .map(Some)
+            .ok_or_else(|| damaged(&beside, "its last record is no schema"))
     }
 
     fn read(&mut self, log: &dyn Log, beside: &str, partition: u32) -> Result<(), LogError> {
@@ -124,9 +133,38 @@ impl Schemas {
     }
 }
 
+fn damaged(topic: &str, problem: &str) -> LogError {
+    LogError::Damaged { path: topic.into(), byte: 0, problem: problem.to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::DirectoryLog;
+
+    #[test]
+    fn a_damaged_schema_is_not_a_missing_one() {
+        let home = tempfile::tempdir().unwrap();
+        let names = Schema::new(["click", "conversion"]);
+        {
+            let log = DirectoryLog::open(home.path()).unwrap();
+            log.create("examples", TopicOptions::default()).unwrap();
+            Schemas::create(&log, "examples", 1).unwrap();
+            assert!(matches!(Schemas::newest(&log, "examples", 0), Ok(None)));
+            declare(&log, "examples", 0, &names).unwrap();
+        }
+        let folder = home.path().join("topics/examples.schema/0");
+        let segments = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let segment = segments.filter(|path| path.is_file() && std::fs::metadata(path).unwrap().len() > 0);
+        let segment = segment.max_by_key(|path| std::fs::metadata(path).unwrap().len()).unwrap();
+        let whole = std::fs::read(&segment).unwrap();
+        let place = whole.windows(5).position(|bytes| bytes == b"click").unwrap();
+        let mut flipped = whole.clone();
+        flipped[place] ^= 1;
+        std::fs::write(&segment, &flipped).unwrap();
+        let found = DirectoryLog::open(home.path()).and_then(|log| Schemas::newest(&log, "examples", 0));
+        assert!(found.is_err(), "{found:?}");
+    }
 
     #[test]
     fn a_schema_is_its_names_in_order() {

@@ -29,6 +29,8 @@ fn options(features_bytes_max: usize) -> JoinOptions {
         remember_ms: 10_000,
         features_bytes_max,
         repeat_late: true,
+        jump_ms: 100_000,
+        impressions_max: 1000,
         impression_inputs: 1,
         word_inputs: 1,
         given: vec![None, Some(0)],
@@ -287,6 +289,9 @@ impl Log for Mortal {
     fn options(&self, topic: &str) -> Result<TopicOptions, LogError> {
         self.log.options(topic)
     }
+    fn identity(&self, topic: &str) -> Result<u64, LogError> {
+        self.log.identity(topic)
+    }
     fn trim(&self, topic: &str, partition: u32, before: Offset) -> Result<Offset, LogError> {
         self.live()?;
         self.log.trim(topic, partition, before)
@@ -349,7 +354,7 @@ fn a_server_that_dies_changes_nothing() {
     assert_eq!((all(&*log, "examples"), all(&*log, "corrections")), want);
     // What no restart needs is gone: one state, and the turns since.
     let journal = log.range("joiner.journal", 0).unwrap();
-    assert!(journal.end > 20 && journal.end - journal.start < 3, "{journal:?}");
+    assert!(journal.end > 20 && journal.end - journal.start < 12, "{journal:?}");
     let state = log.range("joiner.state", 0).unwrap();
-    assert!(state.end > 5 && state.end - state.start == 1, "{state:?}");
+    assert!(state.end > 2 && state.end - state.start == 1, "{state:?}");
 }

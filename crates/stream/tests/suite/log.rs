@@ -328,9 +328,16 @@ fn a_segment_of_an_older_program_is_refused_by_its_format() {
 /// NATS with JetStream, when the feature is on.
 #[cfg(feature = "nats")]
 mod nats {
-    use std::net::TcpListener;
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        process::{Command, Stdio},
+    };
 
-    use campanile_stream::log::jetstream::{JetStreamLog, Server};
+    use campanile_stream::log::{
+        address::{self, Entry},
+        jetstream::{JetStreamLog, Server},
+    };
 
     use super::*;
     use crate::broker::Broker;
@@ -383,6 +390,67 @@ mod nats {
         assert_eq!(read(&*log, "clicks", 0, 3, ALL), ["d"]);
     }
 
+    /// What a client says first to a server that is no NATS server and has no TLS.
+    fn first_words(address: impl FnOnce(u16) -> (String, Entry)) -> Vec<u8> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, entry) = address(listener.local_addr().unwrap().port());
+        let client = std::thread::spawn(move || address::open(&address, &entry).map(drop));
+        let mut stream = listener.accept().unwrap().0;
+        let info = r#"INFO {"server_id":"s","server_name":"s","version":"2.10.0","go":"","host":"","port":4222,"headers":true,"max_payload":1048576,"proto":1,"client_id":1}"#;
+        stream.write_all(format!("{info}\r\n").as_bytes()).unwrap();
+        let mut words = vec![0; 2000];
+        let count = stream.read(&mut words).unwrap();
+        words.truncate(count);
+        drop((stream, listener));
+        assert!(client.join().unwrap().is_err());
+        words
+    }
+
+    /// Whoever names certificates to trust must not send a password in the clear because `nats://` stands before the host; nor to
+    /// the second of two servers.
+    #[test]
+    fn certificates_ask_for_tls() {
+        let home = tempfile::tempdir().unwrap();
+        let ca = home.path().join("ca.pem");
+        let made = Command::new("openssl")
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-subj",
+                "/CN=ca",
+                "-keyout",
+                "/dev/null",
+                "-out",
+            ])
+            .arg(&ca)
+            .stderr(Stdio::null())
+            .status();
+        let Ok(true) = made.map(|status| status.success()) else {
+            assert!(std::env::var_os("CI").is_none(), "openssl is needed to make a certificate");
+            eprintln!("NOT CHECKED: openssl is not installed, so TLS to a NATS server was not tried");
+            return;
+        };
+        let with_ca = Entry { root_certificates: Some(ca), ..Entry::default() };
+        let words = first_words(|port| (format!("nats://shop:secret@127.0.0.1:{port}/camp"), with_ca));
+        assert_eq!(words.first(), Some(&0x16), "{:?}", String::from_utf8_lossy(&words));
+        let second =
+            |port| (format!("tls://shop:secret@127.0.0.1:1,127.0.0.1:{port}/camp"), Entry::default());
+        let words = first_words(second);
+        assert_eq!(words.first(), Some(&0x16), "{:?}", String::from_utf8_lossy(&words));
+    }
+
+    /// A password need not stand in the address.
+    #[test]
+    fn a_password_comes_beside_the_address() {
+        let entry = Entry { password: Some("a secret".to_owned()), ..Entry::default() };
+        let words = first_words(|port| (format!("nats://shop@127.0.0.1:{port}/camp"), entry));
+        let words = String::from_utf8(words).unwrap();
+        assert!(words.contains(r#""user":"shop""#) && words.contains(r#""pass":"a secret""#), "{words}");
+    }
+
     #[test]
     fn a_server_that_is_not_there_is_named() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -390,5 +458,32 @@ mod nats {
         let server = Server { url: url.clone(), prefix: "camp".to_owned(), ..Server::default() };
         let Err(error) = JetStreamLog::open(server) else { panic!("nobody is there") };
         assert!(error.to_string().contains(&url), "{error}");
+    }
+}
+
+/// Files of a log that somebody else wrote: no count and no length of theirs decides how much memory is taken.
+#[test]
+fn counts_and_lengths_of_a_foreign_log_are_not_believed() {
+    let home = tempfile::tempdir().unwrap();
+    let log = DirectoryLog::open(home.path()).unwrap();
+    log.create("t", TopicOptions::default()).unwrap();
+    append(&log, "t", 0, &["a", "b"], 1);
+    let segment = home.path().join("topics/t/0/00000000000000000000.log");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    // A second frame whose head asks for 60 MiB, of which there are eight bytes.
+    bytes.extend([0; 8]);
+    bytes.extend((60u32 << 20).to_le_bytes());
+    bytes.extend([0; 20]);
+    std::fs::write(&segment, bytes).unwrap();
+    drop(log);
+    let log = DirectoryLog::open(home.path()).unwrap();
+    assert_eq!(read(&log, "t", 0, 0, ALL), ["a", "b"]);
+    for partitions in ["0", "4611686018427387904", "65537"] {
+        let options = home.path().join("topics/t/options");
+        let text = std::fs::read_to_string(&options).unwrap();
+        let (_, rest) = text.split_once('\n').unwrap();
+        std::fs::write(&options, format!("partitions {partitions}\n{rest}")).unwrap();
+        let error = DirectoryLog::open(home.path()).unwrap().range("t", 0).unwrap_err().to_string();
+        assert!(error.contains("topics/t/options") && error.contains("1 to 65536 can be"), "{error}");
     }
 }

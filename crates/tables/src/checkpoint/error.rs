@@ -55,6 +55,19 @@ pub enum CheckpointError {
         /// What is wrong.
         problem: String,
     },
+    /// A number of the state is none.
+    #[error(
+        "{}: {place} is not a finite number: the model has diverged, and this state is none to go on from or to serve; lower \
+         the learning rates, set run.dense.norm_max and run.sparse.row_norm_max, look for absurd sample weights and teacher \
+         logits, and go on from an earlier checkpoint",
+        path.display()
+    )]
+    NotFinite {
+        /// The file, or the checkpoint that was to be written.
+        path: PathBuf,
+        /// The tensor or table, and the place in it.
+        place: String,
+    },
     /// The checkpoint comes from a newer program.
     #[error("{} has format version {found}, this program reads up to {supported}: use a newer campanile", path.display())]
     Version {
@@ -104,8 +117,12 @@ pub enum CheckpointError {
         wanted: Vec<usize>,
     },
     /// The job's rows have another width.
-    #[error("table `{table}`: the checkpoint has rows of {found} floats, the job asks for {wanted}")]
+    #[error(
+        "{}: table `{table}`: the checkpoint has rows of {found} floats, the job asks for {wanted}", path.display()
+    )]
     DimChanged {
+        /// The checkpoint.
+        path: PathBuf,
         /// The table.
         table: String,
         /// In the checkpoint.
@@ -114,8 +131,10 @@ pub enum CheckpointError {
         wanted: usize,
     },
     /// The job's table has another number of rows.
-    #[error("table `{table}`: the checkpoint has {found} rows, the job asks for {wanted}")]
+    #[error("{}: table `{table}`: the checkpoint has {found} rows, the job asks for {wanted}", path.display())]
     RowCountChanged {
+        /// The checkpoint.
+        path: PathBuf,
         /// The table.
         table: String,
         /// In the checkpoint.
@@ -125,16 +144,29 @@ pub enum CheckpointError {
     },
     /// The job's optimizer keeps other state.
     #[error(
-        "table `{table}`: the checkpoint keeps {found} beside its rows, the job's optimizer keeps {wanted}; \
-         go on with the optimizer of the checkpoint, or load rows only"
+        "{}: table `{table}`: the checkpoint keeps {found} beside its rows, the job's optimizer keeps {wanted}; \
+         go on with the optimizer of the checkpoint, or load rows only", path.display()
     )]
     StateChanged {
+        /// The checkpoint.
+        path: PathBuf,
         /// The table.
         table: String,
         /// In the checkpoint.
         found: String,
         /// In the job.
         wanted: String,
+    },
+    /// The state of FTRL had another meaning.
+    #[error(
+        "{}: table `{table}` has state of FTRL as format version 1 kept it, from which training cannot go on: begin anew \
+         with --fresh; its rows can be evaluated and served as they are", path.display()
+    )]
+    FtrlOfVersion1 {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The table.
+        table: String,
     },
     /// What the ranks wrote does not add up to whole files.
     #[error("checkpoint of step {step}: {file} is not whole: {problem}")]

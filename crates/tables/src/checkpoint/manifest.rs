@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::{CheckpointError, Result, layout::TableLayout};
 
-/// The version of the format that this program writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the format that this program writes, and the newest it reads. Since version 2, the `z` of FTRL is free
+/// of the learning rate.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The name of the manifest in a checkpoint.
 pub(super) const MANIFEST_FILE: &str = "manifest.json";
@@ -369,6 +370,6 @@ mod tests {
     fn a_newer_version_is_refused() {
         let newer = Manifest { version: FORMAT_VERSION + 1, ..manifest() };
         let error = Manifest::decode(Path::new("m.json"), &newer.encode()).unwrap_err().to_string();
-        assert!(error.contains("format version 2") && error.contains("newer campanile"), "{error}");
+        assert!(error.contains("format version 3") && error.contains("newer campanile"), "{error}");
     }
 }

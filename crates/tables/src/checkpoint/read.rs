@@ -5,7 +5,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read},
     ops::Range,
@@ -15,13 +15,14 @@ use std::{
 use safetensors::{Dtype, SafeTensors};
 
 use super::{
-    CheckpointError, DenseTensor, FileEntry, Manifest, Result, TableLayout,
+    CheckpointError, DenseTensor, FileEntry, Manifest, Result, TableLayout, TensorEntry,
     convert::convert,
+    finite,
     layout::StateRun,
     manifest::{MANIFEST_FILE, hex},
     write::{DenseKind, DenseLayout},
 };
-use crate::cut::RowStore;
+use crate::{cut::RowStore, plain_file};
 
 /// Bytes that are read before they are added to the checksum: they are still in the core's own cache then.
 const READ_BYTES: usize = 256 << 10;
@@ -49,7 +50,7 @@ impl Checkpoint {
     /// If `path` is no checkpoint, or a file is missing, cut short or too long; the error names it.
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let manifest_path = path.join(MANIFEST_FILE);
-        let bytes = fs::read(&manifest_path).map_err(|source| read_error(&manifest_path, source))?;
+        let bytes = plain_file::read(&manifest_path).map_err(|source| read_error(&manifest_path, source))?;
         let manifest = Manifest::decode(&manifest_path, &bytes)?;
         for file in &manifest.files {
             let file_path = path.join(&file.name);
@@ -71,25 +72,35 @@ impl Checkpoint {
         &self.manifest
     }
 
-    /// Reads every byte and compares it with the checksums; returns how many bytes that were.
+    /// Reads every byte and compares it with the checksums, and every number, which must be finite; returns how many
+    /// bytes that were.
     ///
     /// # Errors
-    /// The first file that does not match.
+    /// The first file that does not match, or that holds a number which is none.
     pub fn verify_all(&self) -> Result<u64> {
-        let mut buffer = vec![0; 1 << 20];
-        for entry in &self.manifest.files {
-            let path = self.path.join(&entry.name);
-            let mut file = File::open(&path).map_err(|source| read_error(&path, source))?;
-            let (mut bytes, mut crc) = (0, 0);
-            loop {
-                let count = file.read(&mut buffer).map_err(|source| read_error(&path, source))?;
-                if count == 0 {
-                    break;
-                }
-                bytes += count as u64;
-                crc = crc32c::crc32c_append(crc, &buffer[..count]);
+        let mut looked_at = BTreeSet::new();
+        let mut buffer = Vec::new();
+        for table in self.manifest.tables.iter().filter(|table| table.row_count > 0) {
+            for file in 0..table.file_count() {
+                let (name, rows) = (table.file_name(file), table.rows_of_file(file));
+                let path = self.read_verified(&name, &mut buffer)?;
+                let tensors = TableTensors::parse(&path, &buffer, table, rows.end - rows.start)?;
+                let (columns, first_row) = (0..table.dim, rows.start);
+                let state: Vec<f32> = bytemuck::pod_collect_to_vec(tensors.state);
+                finite::Rows { table, columns, first_row, rows: tensors.rows, state: &state }.check(&path)?;
+                looked_at.insert(name);
             }
-            check(&path, entry, bytes, crc)?;
+        }
+        for kind in [DenseKind::Weights, DenseKind::State] {
+            let path = self.path.join(kind.file_name());
+            for tensor in self.dense(kind)? {
+                let entry = TensorEntry { name: tensor.name, shape: tensor.shape };
+                finite::check_dense(&path, &[entry], 0, &tensor.values)?;
+                looked_at.insert(kind.file_name().to_owned());
+            }
+        }
+        for entry in self.manifest.files.iter().filter(|entry| !looked_at.contains(&entry.name)) {
+            self.read_verified(&entry.name, &mut buffer)?;
         }
         Ok(self.manifest.bytes())
     }
@@ -208,24 +219,33 @@ impl Checkpoint {
     }
 
     /// The checkpoint's layout of a table, if it can be loaded into `wanted`.
-    fn matching_layout(&self, wanted: &TableLayout, load: Load) -> Result<&TableLayout> {
-        let table = wanted.name.clone();
+    ///
+    /// # Errors
+    /// If the checkpoint has no such table, or one of another shape or (for [`Load::RowsAndState`]) another
+    /// optimizer.
+    pub fn matching_layout(&self, wanted: &TableLayout, load: Load) -> Result<&TableLayout> {
+        let (path, table) = (self.path.clone(), wanted.name.clone());
         let Some(layout) = self.manifest.table(&table) else {
             let names: Vec<String> =
                 self.manifest.tables.iter().map(|table| format!("`{}`", table.name)).collect();
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(CheckpointError::NoTable { path: self.path.clone(), table, known });
+            return Err(CheckpointError::NoTable { path, table, known });
         };
         if layout.dim != wanted.dim {
-            return Err(CheckpointError::DimChanged { table, found: layout.dim, wanted: wanted.dim });
+            let (found, wanted) = (layout.dim, wanted.dim);
+            return Err(CheckpointError::DimChanged { path, table, found, wanted });
         }
         if layout.row_count != wanted.row_count {
             let (found, wanted) = (layout.row_count, wanted.row_count);
-            return Err(CheckpointError::RowCountChanged { table, found, wanted });
+            return Err(CheckpointError::RowCountChanged { path, table, found, wanted });
         }
         if load == Load::RowsAndState && layout.state != wanted.state {
             let (found, wanted) = (layout.state_words(), wanted.state_words());
-            return Err(CheckpointError::StateChanged { table, found, wanted });
+            return Err(CheckpointError::StateChanged { path, table, found, wanted });
+        }
+        let is_ftrl = layout.state.iter().any(|column| column.name == "z");
+        if load == Load::RowsAndState && is_ftrl && self.manifest.version < 2 {
+            return Err(CheckpointError::FtrlOfVersion1 { path: self.path.clone(), table });
         }
         Ok(layout)
     }

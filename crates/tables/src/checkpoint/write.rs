@@ -21,6 +21,7 @@ use super::{
     CheckpointError, ColumnPart, FilePart, Result, TensorEntry, Written,
     directory::writing_dir,
     disk::Disk,
+    finite,
     header::Header,
     layout::{RowPlace, TableLayout},
 };
@@ -248,6 +249,9 @@ impl Files {
         if table.row_count == 0 {
             return self.write_header(table, columns, 0).map(drop);
         }
+        let (first_row, columns_held) = (run.first_row, columns.clone());
+        finite::Rows { table, columns: columns_held, first_row, rows: &run.bytes, state: &run.state }
+            .check(&self.dir)?;
         let mut row = run.first_row;
         while row < end {
             let file = row / table.rows_per_file;
@@ -337,6 +341,7 @@ impl Files {
     fn write_dense(&mut self, layout: &DenseLayout, first_element: u64, values: &[f32]) -> Result<()> {
         let (end, count) = (first_element + values.len() as u64, layout.element_count());
         assert!(end <= count, "elements up to {end} of a dense file of {count}");
+        finite::check_dense(&self.dir, &layout.tensors, first_element, values)?;
         self.open(layout.kind.file_name().to_owned())?;
         let header = layout.header();
         if first_element == 0 {

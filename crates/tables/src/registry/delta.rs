@@ -4,20 +4,20 @@
 //! nothing has to be remembered while training. It costs reading both once, at the rate of the disk or of the
 //! page cache, and the memory of one file of each and of the rows that changed.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use campanile_spec::RowFormat;
 use safetensors::{Dtype, SafeTensors};
 
 use super::{Kind, RegistryError, Release, Result, TableChange, release::check_file};
-use crate::checkpoint::{
-    Checkpoint, CheckpointError, TableLayout,
-    convert::convert,
-    header::Header,
-    layout::{dtype_name, file_stem},
+use crate::{
+    checkpoint::{
+        Checkpoint, CheckpointError, TableLayout,
+        convert::convert,
+        header::Header,
+        layout::{dtype_name, file_stem},
+    },
+    plain_file,
 };
 
 /// The changed rows of one table, in rising order.
@@ -114,7 +114,8 @@ impl Delta {
             return Err(RegistryError::Damaged { path: self.path.clone(), problem });
         };
         check_file(&path, entry)?;
-        let bytes = fs::read(&path).map_err(|source| RegistryError::Read { path: path.clone(), source })?;
+        let bytes =
+            plain_file::read(&path).map_err(|source| RegistryError::Read { path: path.clone(), source })?;
         if bytes.len() as u64 != entry.bytes || super::sealed::hex(crc32c::crc32c(&bytes)) != entry.crc32c {
             let problem = "it changed while it was read".to_owned();
             return Err(RegistryError::Damaged { path, problem });

@@ -111,6 +111,8 @@ impl Registry {
         let release = Release::read(&writing)?;
         release.verify(&writing)?;
         if is_delta {
+            // A delta has the weights alone, and what stands on them later must be sound, too.
+            source.verify_all()?;
             self.keep_whole(model, number, source)?;
         }
         rename(&writing, &path)?;

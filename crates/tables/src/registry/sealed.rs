@@ -10,6 +10,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{RegistryError, Result};
+use crate::plain_file;
 
 const LAST_LINE_BYTES: usize = ",\n  \"crc32c\": \"00000000\"\n}\n".len();
 
@@ -33,7 +34,7 @@ pub fn replace<T: Serialize>(path: &Path, value: &T) -> Result<String> {
 
 /// Reads the file, and its checksum.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<(T, String)> {
-    let bytes = fs::read(path).map_err(|source| match source.kind() {
+    let bytes = plain_file::read(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => RegistryError::Missing { path: path.to_owned() },
         _ => RegistryError::Read { path: path.to_owned(), source },
     })?;

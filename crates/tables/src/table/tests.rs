@@ -133,16 +133,17 @@ fn update_model(model: &mut Model, table: &Table, bags: &Bags, gradient: &[f32],
         if step.l2 != 0.0 {
             g.iter_mut().zip(&line.w).for_each(|(g, w)| *g += step.l2 * w);
         }
-        move_line(line, &g, table.optimizer(), step);
         let key = row_key(step_key(step.seed, table.spec().key(), step.step), u64::from(row));
-        for (element, w) in line.w.iter_mut().enumerate() {
+        let stored = |element: usize, w: f32| {
             let random = element_bits(key, element);
-            *w = match table.spec().format {
-                RowFormat::F32 => *w,
-                RowFormat::F16 => f32_from_f16(f16_stochastic(*w, random)),
-                RowFormat::Bf16 => f32_from_bf16(bf16_stochastic(*w, random)),
-            };
-        }
+            match table.spec().format {
+                RowFormat::F32 => w,
+                RowFormat::F16 => f32_from_f16(f16_stochastic(w, random)),
+                RowFormat::Bf16 => f32_from_bf16(bf16_stochastic(w, random)),
+            }
+        };
+        move_line(line, (&g, &stored), table.optimizer(), step);
+        line.w.iter_mut().enumerate().for_each(|(element, w)| *w = stored(element, *w));
     }
 }
 
@@ -158,7 +159,18 @@ fn sum_of_squares(values: &[f32]) -> f32 {
     values.chunks(32).map(block).fold(0.0, |sum, block| sum + block)
 }
 
-fn move_line(line: &mut Line, g: &[f32], optimizer: &SparseOptimizer, step: &UpdateStep) {
+/// What is below the normal numbers is nothing.
+fn flush(state: f32) -> f32 {
+    if state.is_subnormal() { 0.0 } else { state }
+}
+
+/// `stored` is an element as it will be read back.
+fn move_line(
+    line: &mut Line,
+    (g, stored): (&[f32], &dyn Fn(usize, f32) -> f32),
+    optimizer: &SparseOptimizer,
+    step: &UpdateStep,
+) {
     let Line { w, state } = line;
     let (dim, lr, mean) = (w.len(), step.learning_rate, sum_of_squares(g) / w.len() as f32);
     let correction = |beta: f32| (1.0 - f64::from(beta).powi(step.step as i32 + 1)) as f32;
@@ -166,38 +178,42 @@ fn move_line(line: &mut Line, g: &[f32], optimizer: &SparseOptimizer, step: &Upd
         SparseOptimizer::Sgd => (0..dim).for_each(|i| w[i] -= lr * g[i]),
         SparseOptimizer::Adagrad { epsilon, .. } => {
             for i in 0..dim {
-                state[i] += g[i] * g[i];
+                state[i] = flush(state[i] + g[i] * g[i]);
                 w[i] -= lr * g[i] / (state[i].sqrt() + epsilon);
             }
         }
         SparseOptimizer::RowwiseAdagrad { epsilon, .. } => {
-            state[0] += mean;
+            state[0] = flush(state[0] + mean);
             (0..dim).for_each(|i| w[i] -= lr / (state[0].sqrt() + epsilon) * g[i]);
         }
         SparseOptimizer::Adam { beta1, beta2, epsilon } => {
             for i in 0..dim {
-                state[i] = beta1 * state[i] + (1.0 - beta1) * g[i];
-                state[dim + i] = beta2 * state[dim + i] + (1.0 - beta2) * g[i] * g[i];
+                state[i] = flush(beta1 * state[i] + (1.0 - beta1) * g[i]);
+                state[dim + i] = flush(beta2 * state[dim + i] + (1.0 - beta2) * g[i] * g[i]);
                 let root = (state[dim + i] / correction(beta2)).sqrt() + epsilon;
                 w[i] -= lr / correction(beta1) * state[i] / root;
             }
         }
         SparseOptimizer::RowwiseAdam { beta1, beta2, epsilon } => {
-            state[dim] = beta2 * state[dim] + (1.0 - beta2) * mean;
+            state[dim] = flush(beta2 * state[dim] + (1.0 - beta2) * mean);
             let root = (state[dim] / correction(beta2)).sqrt() + epsilon;
             for i in 0..dim {
-                state[i] = beta1 * state[i] + (1.0 - beta1) * g[i];
+                state[i] = flush(beta1 * state[i] + (1.0 - beta1) * g[i]);
                 w[i] -= lr / correction(beta1) / root * state[i];
             }
         }
         SparseOptimizer::Ftrl { beta, l1, l2 } => {
             for i in 0..dim {
-                let (n, squared) = (state[dim + i], g[i] * g[i]);
-                let sigma = ((n + squared).sqrt() - n.sqrt()) / lr;
-                state[i] += g[i] - sigma * w[i];
-                state[dim + i] = n + squared;
-                let (z, slope) = (state[i], (beta + state[dim + i].sqrt()) / lr + l2);
-                w[i] = if z.abs() <= l1 { 0.0 } else { -(z - z.signum() * l1) / slope };
+                if flush(g[i] * g[i]) == 0.0 {
+                    continue;
+                }
+                let sign = if w[i] == 0.0 { 0.0 } else { w[i].signum() };
+                let left = if state[dim + i] == 0.0 { -(sign * l1 + l2 * w[i]) } else { state[i] };
+                state[dim + i] += g[i] * g[i];
+                let slope = (beta + state[dim + i].sqrt()) / lr;
+                let u = left + (g[i] - slope * w[i]);
+                w[i] = if u.abs() <= l1 { 0.0 } else { -(u - u.signum() * l1) / (slope + l2) };
+                state[i] = flush(u + slope * stored(i, w[i]));
             }
         }
     }

@@ -6,10 +6,12 @@ use std::path::Path;
 use campanile_spec::{RowFormat, SparseOptimizer, TableSpec};
 use campanile_tables::{
     Table,
-    checkpoint::{self, Checkpoint, Limits, Load, Sweep},
+    checkpoint::{self, Checkpoint, Limits, Load, Manifest, Sweep},
 };
 
 use crate::{dense, manifest, spec};
+
+const V2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoint/v2/step-000000000123");
 
 const V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoint/v1/step-000000000123");
 
@@ -32,8 +34,15 @@ fn tables() -> Vec<Table> {
 }
 
 #[test]
-fn a_checkpoint_of_version_1_is_read() {
-    let checkpoint = Checkpoint::open(Path::new(V1)).unwrap();
+fn a_checkpoint_of_every_version_is_read() {
+    for (version, path) in [(1, V1), (2, V2)] {
+        let checkpoint = Checkpoint::open(Path::new(path)).unwrap();
+        assert_eq!(checkpoint.manifest().version, version);
+        is_read(&checkpoint);
+    }
+}
+
+fn is_read(checkpoint: &Checkpoint) {
     checkpoint.verify_all().unwrap();
     assert_eq!(checkpoint.manifest().step, 123);
     assert_eq!(checkpoint.dense_values(&dense().0).unwrap(), dense().1);
@@ -63,13 +72,30 @@ fn the_present_version_writes_the_same_bytes() {
         names.sort();
         names
     };
-    assert_eq!(names(&path), names(Path::new(V1)));
+    assert_eq!(names(&path), names(Path::new(V2)));
     for name in names(&path) {
         let (ours, kept) =
-            (std::fs::read(path.join(&name)).unwrap(), std::fs::read(Path::new(V1).join(&name)).unwrap());
+            (std::fs::read(path.join(&name)).unwrap(), std::fs::read(Path::new(V2).join(&name)).unwrap());
         assert!(
             ours == kept,
             "{name:?} has changed: a new format needs a new version and a new kept checkpoint"
         );
     }
+}
+
+/// Of FTRL, what version 1 kept meant something else; rows are rows.
+#[test]
+fn the_state_of_ftrl_of_version_1_is_refused_by_name() {
+    let (home, ftrl) = (tempfile::tempdir().unwrap(), SparseOptimizer::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0 });
+    let new = || Table::zeroed(&specs()[1], 0..2, 0..2, &ftrl).unwrap();
+    let mut tables = vec![new()];
+    checkpoint::prepare(home.path(), 7).unwrap();
+    let sweep = Sweep::begin(home.path(), 7, &mut tables, Limits::default()).unwrap();
+    let written = sweep.finish(&mut tables).unwrap();
+    let manifest = Manifest { version: 1, ..manifest(7, &tables) };
+    let path = checkpoint::publish(home.path(), manifest, vec![written]).unwrap();
+    let found = Checkpoint::open(&path).unwrap();
+    found.load_table(&mut new(), Load::Rows).unwrap();
+    let error = found.load_table(&mut new(), Load::RowsAndState).unwrap_err().to_string();
+    assert!(error.contains("`item`") && error.contains("FTRL") && error.contains("--fresh"), "{error}");
 }

@@ -39,9 +39,13 @@ impl World {
     fn publish_keeping(&mut self, shape: Shape, keep: usize) -> Result<Release, RegistryError> {
         self.step += 1;
         let checkpoint = save(&self.folder.path().join("checkpoints"), self.step, &mut self.tables);
+        self.publish_from(&checkpoint, shape, keep)
+    }
+
+    fn publish_from(&self, checkpoint: &Path, shape: Shape, keep: usize) -> Result<Release, RegistryError> {
         self.registry.publish(&Publication {
             model: "ranker",
-            checkpoint: &checkpoint,
+            checkpoint,
             transforms: b"how raw values become rows",
             fingerprint: "f00d",
             published_ms: 1000 + self.step,
@@ -447,4 +451,31 @@ fn a_damaged_version_holds_off_neither_a_delta_nor_the_removal_of_others() {
     assert_eq!(world.registry.versions("ranker").unwrap(), [1, 2, 3], "2 may stand on 1");
     world.publish_keeping(Shape::Whole, 2).unwrap();
     assert_eq!(world.registry.versions("ranker").unwrap(), [3, 4]);
+}
+
+#[test]
+fn a_state_that_is_not_finite_is_neither_written_nor_verified_nor_published() {
+    let mut world = World::new();
+    world.publish(Shape::Whole);
+    let checkpoints = world.folder.path().join("checkpoints");
+    world.step += 1;
+    let checkpoint = save(&checkpoints, world.step, &mut world.tables);
+    // Somebody else's program wrote an infinite float of optimizer state, and its checksums with it.
+    let path = checkpoint.join("manifest.json");
+    let manifest = Checkpoint::open(&checkpoint).unwrap().manifest().clone();
+    let entry = manifest.files.iter().find(|file| file.name.starts_with("table-user-")).unwrap();
+    let file = checkpoint.join(&entry.name);
+    let mut bytes = fs::read(&file).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..header + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, &bytes).unwrap();
+    forge(&path, &entry.crc32c, &format!("{:08x}", crc32c::crc32c(&bytes)));
+    let error = Checkpoint::open(&checkpoint).unwrap().verify_all().unwrap_err().to_string();
+    assert!(error.contains("table `user`, row 0: optimizer state") && error.contains("diverged"), "{error}");
+    for shape in [Shape::Whole, Shape::Smallest] {
+        let error = world.publish_from(&checkpoint, shape, 100).unwrap_err().to_string();
+        assert!(error.contains("is not a finite number"), "{error}");
+    }
+    assert_eq!(world.registry.current("ranker").unwrap(), Some(1));
 }

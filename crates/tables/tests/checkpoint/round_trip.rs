@@ -275,7 +275,8 @@ fn another_shape_or_optimizer_is_refused_and_rows_alone_are_not() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let message = |spec: TableSpec, optimizer: &SparseOptimizer| {
         let mut other = Table::zeroed(&spec, 0..spec.row_count, 0..spec.dim, optimizer).unwrap();
-        checkpoint.load_table(&mut other, Load::RowsAndState).unwrap_err().to_string()
+        let error = checkpoint.load_table(&mut other, Load::RowsAndState).unwrap_err().to_string();
+        error.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&error).to_owned()
     };
     let with = |change: fn(&mut TableSpec)| {
         let mut spec = written.clone();

@@ -4,7 +4,7 @@
 //! the group, and goes on with the others: the groups that stay are complete, so their GAUC is that of an even
 //! sample of all groups.
 
-use campanile_spec::NO_GROUP;
+use campanile_spec::{NO_GROUP, elementary::whole_power};
 use serde::{Deserialize, Serialize};
 
 use super::auc::area;
@@ -100,7 +100,7 @@ impl Ranking {
         }
         values.gauc = finite(sum / weight);
         values.gauc_group_share =
-            if self.grouped.is_empty() { 0.0 } else { 0.5f64.powi(self.halvings as i32) };
+            if self.grouped.is_empty() { 0.0 } else { whole_power(0.5, u64::from(self.halvings)) };
     }
 }
 

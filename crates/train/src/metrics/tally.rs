@@ -1,5 +1,6 @@
 //! Sums over samples from which NE, logloss, calibration and the histogram AUC follow; constant memory.
 
+use campanile_spec::elementary::{exp, ln, ln_1p};
 use serde::{Deserialize, Serialize};
 
 use super::Scored;
@@ -34,14 +35,14 @@ impl One {
         }
         let z = f64::from(logit);
         // exp of something never positive: it cannot overflow.
-        let small = (-z.abs()).exp();
+        let small = exp(-z.abs());
         let larger = 1.0 / (1.0 + small);
         Some(One {
             logit,
             label,
             weight: scored.weights.get(sample).map_or(1.0, |&weight| f64::from(weight)),
             probability: if z >= 0.0 { larger } else { small * larger },
-            loss: z.max(0.0) - z * label + small.ln_1p(),
+            loss: z.max(0.0) - z * label + ln_1p(small),
             segment: scored.segments.get(sample).copied(),
             truth: scored.true_probabilities.get(sample).map(|&p| f64::from(p)),
         })
@@ -201,5 +202,5 @@ fn cross_entropy(label: f64, probability: f64) -> f64 {
         return 0.0;
     }
     let p = probability.clamp(1e-12, 1.0 - 1e-12);
-    -(label * p.ln() + (1.0 - label) * (-p).ln_1p())
+    -(label * ln(p) + (1.0 - label) * ln_1p(-p))
 }

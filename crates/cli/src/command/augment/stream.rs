@@ -16,12 +16,14 @@ use crate::{
     },
     command::write_report,
     format,
-    stage::{self, Stretch, place},
+    stage::{self, Stretch, Told, place},
 };
 
 /// The longest window, and how long ids are remembered, unless the user says otherwise.
 const WINDOW: Time = Time { ms: 24 * 3_600_000 };
 const REMEMBER: Time = Time { ms: 3_600_000 };
+/// Ids that are remembered at most, each about 50 bytes of memory.
+pub const REMEMBERED_MAX: usize = 20_000_000;
 
 /// Refuses what only makes sense for an event log.
 pub fn refuse(arguments: &AugmentArguments) -> Result<()> {
@@ -29,6 +31,7 @@ pub fn refuse(arguments: &AugmentArguments) -> Result<()> {
     let given = [
         ("--window", stream.window.is_some()),
         ("--remember", stream.remember.is_some()),
+        ("--other-version", stream.other_version),
         ("--stop-at-end", stream.ending.stop_at_end),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
@@ -51,21 +54,16 @@ pub fn run(arguments: &AugmentArguments) -> Result<()> {
         model,
         window_ms: arguments.stream.window.unwrap_or(WINDOW).ms,
         remember_ms: arguments.stream.remember.unwrap_or(REMEMBER).ms,
+        remembered_max: REMEMBERED_MAX,
+        may_change_version: arguments.stream.other_version,
         embedding_floats: usize::from(arguments.embedding.unwrap_or(0)),
     };
     // A name that cannot be is told at once, not when the first impression comes.
     options.registry.current(&options.model)?;
     let stop = stage::stop(&arguments.stream.ending)?;
     let stretch = Stretch { log: &log, wiring: wiring(), keep: None, stop: &stop, quiet: arguments.quiet };
-    let ready = |_: &Augmenter| match options.registry.current(&options.model) {
-        Ok(Some(_)) => Ok(()),
-        _ => Err(format!(
-            "no version of `{}` is published in {} yet",
-            options.model,
-            options.registry.root().display()
-        )),
-    };
-    let stage = stage::run(&stretch, |log| Ok(Augmenter::new(log, options.clone())), ready, line)?;
+    let told = Told { ready: Augmenter::ready, now_ms: |_| 0, line };
+    let stage = stage::run(&stretch, |log| Ok(Augmenter::new(log, options.clone())), &told)?;
     let counts = stage.counts();
     if !arguments.quiet {
         println!("{}", line(&stage));
@@ -78,6 +76,7 @@ pub fn run(arguments: &AugmentArguments) -> Result<()> {
         "words": counts.words,
         "repeated": counts.repeated,
         "too_old": counts.too_old,
+        "unreadable": counts.unreadable,
     });
     write_report(arguments.report.as_deref(), &report)
 }
@@ -96,10 +95,14 @@ pub fn wiring() -> Wiring {
 fn line(stage: &Augmenter) -> String {
     let counts = stage.counts();
     let version = stage.version().map_or_else(|| "none".to_owned(), |version| version.to_string());
-    format!(
+    let mut line = format!(
         "{} words, version {version}; {} repeated, {} passed over",
         format::count(counts.words),
         format::count(counts.repeated),
         format::count(counts.too_old)
-    )
+    );
+    if counts.unreadable > 0 {
+        line += &format!("; {} that the teacher cannot read", format::count(counts.unreadable));
+    }
+    line
 }

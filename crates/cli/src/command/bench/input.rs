@@ -11,8 +11,8 @@ use campanile_spec::{
     Batch,
     config::DataFiles,
     data::{
-        BadRows, BagShape, Columns, DataSpec, DenseColumn, IdMap, LabelColumn, SourceSpec, SparseColumn,
-        SplitSpec,
+        BadRows, BagShape, Columns, DataSpec, DenseColumn, IdMap, Keep, LabelColumn, SourceSpec,
+        SparseColumn, SplitSpec,
     },
 };
 
@@ -86,12 +86,13 @@ fn description(ids: usize) -> DataSpec {
         name: format!("t{table}"),
         shape: if ids == 1 { BagShape::One } else { BagShape::List { separator: ' ' } },
         bag_max: ids,
+        keep: Keep::First,
         map: IdMap::Direct,
         row_count,
         weights: None,
     };
     DataSpec {
-        source: SourceSpec::Csv { delimiter: ',' },
+        source: SourceSpec::Csv { delimiter: ',', quotes: true },
         columns: Columns {
             labels: vec![LabelColumn { name: "label".into(), at_least: None, teacher: None }],
             dense: (0..DENSE).map(dense).collect(),

@@ -1,8 +1,8 @@
 //! The mpirun command that a launch stands for.
 
 use std::{
-    os::unix::fs::MetadataExt,
-    process::{Child, Command},
+    os::unix::{fs::MetadataExt, process::CommandExt},
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
@@ -68,6 +68,8 @@ pub fn start(
     words.extend_from_slice(command);
     let mut mpirun = Command::new(&arguments.mpirun);
     mpirun.args(&words).env(VARIABLE, launcher.words());
+    // Ctrl-C is for the launcher. In a group of its own mpirun must not read the terminal, which would stop it.
+    mpirun.process_group(0).stdin(Stdio::null());
     let child = mpirun.spawn().with_context(|| format!("cannot start `{}`", arguments.mpirun))?;
     Ok((child, format!("{} {}", arguments.mpirun, words.join(" "))))
 }

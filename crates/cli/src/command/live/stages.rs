@@ -31,6 +31,8 @@ use crate::command::{augment::stream as augment_stream, join};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Memory for features of open impressions.
 const FEATURES_BYTES_MAX: usize = 256 << 20;
+/// Impressions that may be open at once.
+const OPEN_MAX: usize = 20_000_000;
 /// Impressions that may wait for the joiner before traffic is held back.
 const IMPRESSIONS_WAITING_MAX: u64 = 100_000;
 
@@ -93,8 +95,11 @@ pub fn join(live: &Loop) -> Result<()> {
         Some(campanile_spec::world::ConversionLabel::GivenClick) => vec![None, Some(0)],
         _ => Vec::new(),
     };
+    let longest_ms = live.file.windows_ms().into_iter().max().unwrap_or(0);
     let options = JoinOptions {
         windows_ms: live.file.windows_ms(),
+        jump_ms: join::jump_ms(longest_ms),
+        impressions_max: OPEN_MAX,
         given,
         disorder_ms: (settings.disorder_seconds * 1000.0) as u64,
         remember_ms: (settings.remember_seconds * 1000.0) as u64,
@@ -114,6 +119,9 @@ pub fn augment(live: &Loop) -> Result<()> {
         model: "teacher".to_owned(),
         window_ms: live.file.windows_ms().into_iter().max().unwrap_or(0),
         remember_ms: (live.file.settings.remember_seconds * 1000.0) as u64,
+        remembered_max: augment_stream::REMEMBERED_MAX,
+        // The loop publishes by itself, and must not end because it was stopped for long.
+        may_change_version: true,
         embedding_floats: live.file.embedding_floats(),
     };
     let registry = live.registry();

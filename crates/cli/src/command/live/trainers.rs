@@ -37,7 +37,13 @@ pub fn train(live: &Loop, place: usize) -> Result<()> {
             publisher: Publisher::on_stream(job, &prepared, recent),
             quiet: live.quiet,
         };
-        train_on_stream(job, &prepared, &examples, Ranks::threads_for(job)?, &mut watcher)?;
+        let trained = train_on_stream(job, &prepared, &examples, Ranks::threads_for(job)?, &mut watcher);
+        if let (count, Some(first)) = examples.skipped().told() {
+            watcher.say(&format!(
+                "{count} examples were passed over, which the job cannot take; the first: {first}"
+            ));
+        }
+        trained?;
         let publisher = watcher.publisher.take();
         publisher.map_or(Ok(()), |publisher| publisher.finish(|line| watcher.say(line)))
     };

@@ -10,14 +10,18 @@
 
 use std::path::Path;
 
+use campanile_spec::moment::TimeUnit;
 use parquet::{
-    basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType},
+    basic::Repetition,
     column::reader::{ColumnReader, ColumnReaderImpl},
     data_type::{ByteArray, DataType},
     errors::ParquetError,
     schema::types::{ColumnDescriptor, SchemaDescriptor},
 };
 
+use super::kinds::{
+    Counted, Kind, TimeScale, big_endian, decimal_text, describe, fits, hexadecimal, nanoseconds,
+};
 use crate::{
     decode::{Role, Slot},
     error::DataError,
@@ -33,8 +37,10 @@ pub(super) struct Leaf {
     max_repetition: i16,
     /// From this definition level on, a list has an entry.
     entry_definition: i16,
-    /// Bits of an unsigned integer, which must not be extended by its sign.
-    unsigned_32: bool,
+    kind: Kind,
+    /// What it counts, where it is one of times.
+    pub counted: Counted,
+    scale: TimeScale,
 }
 
 /// Values of a column with the rows that they belong to.
@@ -46,12 +52,15 @@ pub(super) struct Column {
     /// The value of each entry, [`NO_VALUE`] for a null; absent when every entry has one.
     places: Option<Vec<u32>>,
     values: Values,
+    scale: TimeScale,
 }
 
 #[derive(Debug)]
 enum Values {
     Int(Vec<i64>),
+    Unsigned(Vec<u64>),
     Float(Vec<f64>),
+    Half(Vec<u16>),
     Text(Vec<ByteArray>),
 }
 
@@ -79,19 +88,38 @@ impl Column {
         };
         match &self.values {
             Values::Int(values) => Raw::Int(values[place]),
+            Values::Unsigned(values) => Raw::unsigned(values[place]),
+            Values::Half(values) => Raw::from_f16(values[place]),
             Values::Float(values) => Raw::Float(values[place]),
             Values::Text(values) => Raw::text(values[place].data()),
         }
     }
+
+    /// One entry of a column of times, in the unit of the job.
+    pub fn time(&self, entry: usize) -> Raw<'_> {
+        match self.entry(entry) {
+            Raw::Int(value) => Raw::Int(self.scale.apply(value)),
+            other => other,
+        }
+    }
 }
 
-/// Finds a slot's column by its name, or by its dotted path inside a struct, and checks that its type will do.
-pub(super) fn find_leaf(schema: &SchemaDescriptor, slot: &Slot, path: &Path) -> Result<Leaf, DataError> {
+/// Finds a slot's column by its name, or by its dotted path inside a struct, and checks that its type will do; nothing
+/// where the file is without an optional one.
+pub(super) fn find_leaf(
+    schema: &SchemaDescriptor,
+    slot: &Slot,
+    unit: Option<TimeUnit>,
+    path: &Path,
+) -> Result<Option<Leaf>, DataError> {
     let named = |column: &ColumnDescriptor| {
         column.path().parts().first() == Some(&slot.name) || column.path().string() == slot.name
     };
     let found: Vec<usize> = (0..schema.num_columns()).filter(|&index| named(&schema.column(index))).collect();
     let [index] = found[..] else {
+        if found.is_empty() && slot.is_optional {
+            return Ok(None);
+        }
         if found.is_empty() {
             let names: Vec<String> =
                 schema.root_schema().get_fields().iter().map(|field| field.name().to_string()).collect();
@@ -111,24 +139,17 @@ pub(super) fn find_leaf(schema: &SchemaDescriptor, slot: &Slot, path: &Path) -> 
         }
     }
     let optional_item = column.self_type().get_basic_info().repetition() == Repetition::OPTIONAL;
-    Ok(Leaf {
+    let counted = Counted::of(&column);
+    Ok(Some(Leaf {
         index,
         name: slot.name.clone(),
         max_definition: column.max_def_level(),
         max_repetition: column.max_rep_level(),
         entry_definition: column.max_def_level() - i16::from(optional_item),
-        unsigned_32: column.physical_type() == PhysicalType::INT32 && is_unsigned(&column),
-    })
-}
-
-fn is_unsigned(column: &ColumnDescriptor) -> bool {
-    matches!(column.logical_type_ref(), Some(LogicalType::Integer(integer)) if !integer.is_signed)
-        || matches!(column.converted_type(), ConvertedType::UINT_32)
-}
-
-fn is_time_of_day(column: &ColumnDescriptor) -> bool {
-    matches!(column.logical_type_ref(), Some(LogicalType::Time { .. }))
-        || matches!(column.converted_type(), ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS)
+        kind: Kind::of(&column),
+        counted,
+        scale: TimeScale::new(counted, unit),
+    }))
 }
 
 fn wrong_type(slot: &Slot, role: Role, found: String, path: &Path) -> DataError {
@@ -145,49 +166,6 @@ fn wrong_type(slot: &Slot, role: Role, found: String, path: &Path) -> DataError 
         Role::Key => ("a group, segment or split column", "use an integer or string column"),
     };
     DataError::ColumnType { path: path.to_path_buf(), column: slot.name.clone(), found, role, wanted }
-}
-
-fn fits(column: &ColumnDescriptor, role: Role) -> bool {
-    let decimal = matches!(column.converted_type(), ConvertedType::DECIMAL);
-    let number = !decimal
-        && matches!(
-            column.physical_type(),
-            PhysicalType::BOOLEAN
-                | PhysicalType::INT32
-                | PhysicalType::INT64
-                | PhysicalType::FLOAT
-                | PhysicalType::DOUBLE
-        );
-    let integer = !decimal && matches!(column.physical_type(), PhysicalType::INT32 | PhysicalType::INT64);
-    let text = !decimal && column.physical_type() == PhysicalType::BYTE_ARRAY;
-    let (list, flat) = (column.max_rep_level() == 1, column.max_rep_level() == 0);
-    match role {
-        Role::Label | Role::Dense | Role::Bucket | Role::SampleWeight | Role::Teacher => number && flat,
-        Role::IdWeights { list: wanted } => number && list == wanted && (list || flat),
-        Role::Id | Role::Key => (number || text) && flat,
-        Role::IdList => (number || text) && (list || flat),
-        // A time of day is no point in time.
-        Role::Time => integer && flat && !is_time_of_day(column),
-    }
-}
-
-fn describe(column: &ColumnDescriptor) -> String {
-    let item = match (column.converted_type(), column.physical_type()) {
-        (ConvertedType::DECIMAL, _) => "decimal",
-        (_, PhysicalType::BOOLEAN) => "boolean",
-        (_, PhysicalType::INT32) => "int32",
-        (_, PhysicalType::INT64) => "int64",
-        (_, PhysicalType::INT96) => "int96",
-        (_, PhysicalType::FLOAT) => "float",
-        (_, PhysicalType::DOUBLE) => "double",
-        (_, PhysicalType::BYTE_ARRAY) => "string",
-        (_, PhysicalType::FIXED_LEN_BYTE_ARRAY) => "fixed-length bytes",
-    };
-    match column.max_rep_level() {
-        0 => item.to_string(),
-        1 => format!("list of {item}"),
-        _ => format!("nested list of {item}"),
-    }
 }
 
 /// Passes over rows.
@@ -213,28 +191,62 @@ pub(super) fn skip(reader: &mut ColumnReader, rows: usize) -> Result<(), Parquet
 
 /// Reads the next `rows` rows.
 pub(super) fn read(reader: &mut ColumnReader, leaf: &Leaf, rows: usize) -> Result<Column, ParquetError> {
+    let integers = |values: Vec<i64>| match leaf.kind {
+        Kind::Decimal { scale } => {
+            texts(values.into_iter().map(|value| decimal_text(i128::from(value), scale)))
+        }
+        _ => Values::Int(values),
+    };
+    let bytes = |bytes: &[u8]| match leaf.kind {
+        Kind::Decimal { scale } => decimal_text(big_endian(bytes), scale),
+        kind => hexadecimal(bytes, kind == Kind::Uuid),
+    };
     match reader {
         ColumnReader::BoolColumnReader(reader) => {
             read_typed(reader, leaf, rows, |values| Values::Int(values.into_iter().map(i64::from).collect()))
         }
-        ColumnReader::Int32ColumnReader(reader) if leaf.unsigned_32 => {
+        ColumnReader::Int32ColumnReader(reader) if leaf.kind == Kind::Unsigned => {
             read_typed(reader, leaf, rows, |values| {
                 Values::Int(values.into_iter().map(|value| i64::from(value as u32)).collect())
             })
         }
         ColumnReader::Int32ColumnReader(reader) => {
-            read_typed(reader, leaf, rows, |values| Values::Int(values.into_iter().map(i64::from).collect()))
+            read_typed(reader, leaf, rows, |values| integers(values.into_iter().map(i64::from).collect()))
         }
-        ColumnReader::Int64ColumnReader(reader) => read_typed(reader, leaf, rows, Values::Int),
+        ColumnReader::Int64ColumnReader(reader) if leaf.kind == Kind::Unsigned => {
+            read_typed(reader, leaf, rows, |values| {
+                Values::Unsigned(values.into_iter().map(|value| value as u64).collect())
+            })
+        }
+        ColumnReader::Int64ColumnReader(reader) => read_typed(reader, leaf, rows, integers),
+        ColumnReader::Int96ColumnReader(reader) => {
+            read_typed(reader, leaf, rows, |values| Values::Int(values.iter().map(nanoseconds).collect()))
+        }
         ColumnReader::FloatColumnReader(reader) => read_typed(reader, leaf, rows, |values| {
             Values::Float(values.into_iter().map(f64::from).collect())
         }),
         ColumnReader::DoubleColumnReader(reader) => read_typed(reader, leaf, rows, Values::Float),
-        ColumnReader::ByteArrayColumnReader(reader) => read_typed(reader, leaf, rows, Values::Text),
-        ColumnReader::Int96ColumnReader(_) | ColumnReader::FixedLenByteArrayColumnReader(_) => {
-            unreachable!("column `{}` was refused when the file was opened", leaf.name)
+        ColumnReader::ByteArrayColumnReader(reader) => {
+            read_typed(reader, leaf, rows, |values| match leaf.kind {
+                Kind::Plain => Values::Text(values),
+                _ => texts(values.iter().map(|value| bytes(value.data()))),
+            })
+        }
+        ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+            read_typed(reader, leaf, rows, |values| match leaf.kind {
+                Kind::Half => Values::Half(values.iter().map(|value| half_bits(value.data())).collect()),
+                _ => texts(values.iter().map(|value| bytes(value.data()))),
+            })
         }
     }
+}
+
+fn texts(values: impl Iterator<Item = ByteArray>) -> Values {
+    Values::Text(values.collect())
+}
+
+fn half_bits(bytes: &[u8]) -> u16 {
+    bytes.first_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }
 
 fn read_typed<T: DataType>(
@@ -271,7 +283,7 @@ fn read_typed<T: DataType>(
         };
         definitions.iter().filter(|level| is_entry(**level)).map(place).collect()
     });
-    Ok(Column { row_count, ends, places, values: convert(values) })
+    Ok(Column { row_count, ends, places, values: convert(values), scale: leaf.scale })
 }
 
 /// Where each row's entries end.

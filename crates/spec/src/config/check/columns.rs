@@ -4,10 +4,11 @@ use super::{super::nearest::suggest, Problem, at_least, between, task};
 use crate::{
     config::raw::{DataKind, RawData, RawDenseColumn, RawLabel, RawSparseColumn},
     data::{
-        BadRows, BagShape, Columns, DenseColumn, DenseTransform, IdMap, LabelColumn, SourceSpec,
-        SparseColumn, SplitSpec,
+        BadRows, BagShape, Columns, DenseColumn, DenseTransform, IdMap, Keep, LabelColumn, SEPARATOR,
+        SourceSpec, SparseColumn, SplitSpec,
     },
     model::{Pooling, TaskSpec},
+    moment::Moment,
     world::WorldError,
 };
 
@@ -16,9 +17,6 @@ const BAG_MAX_OF_LISTS: usize = 256;
 
 /// The most ids of a cell.
 const BAG_MAX_LIMIT: usize = 1 << 16;
-
-/// What stands between ids of a text cell when the job does not say.
-const SEPARATOR: char = '|';
 
 /// The columns of a job, and what the model takes from them.
 pub(super) struct CheckedColumns {
@@ -72,7 +70,12 @@ pub(super) fn columns(data: &RawData) -> Result<CheckedColumns, Problem> {
         group: role("group", &data.group, &brought.group)?,
         segment: role("segment", &data.segment, &brought.segment)?,
         teacher_delay: role("teacher_delay", &data.teacher_delay, &brought.teacher_delay)?,
+        time_unit: data.time_unit,
+        missing_values: data.missing_values.clone().unwrap_or_default(),
+        optional: data.optional.clone().unwrap_or_default(),
     };
+    check_text(data, is_own)?;
+    check_optional(data, &columns, is_own)?;
     check_split(data, &columns)?;
     if let BadRows::Skip { rows_max } = data.on_bad_row {
         at_least("run.data.on_bad_row.rows_max", rows_max, 1)?;
@@ -85,6 +88,10 @@ fn source(data: &RawData) -> Result<SourceSpec, Problem> {
         let advice = "it has a meaning for kind = \"csv\" only; leave it out";
         return Err(Problem::value("run.data.delimiter", format!("\"{delimiter}\""), advice));
     }
+    if let Some(quotes) = data.quotes.filter(|_| data.kind != DataKind::Csv) {
+        let advice = "it has a meaning for kind = \"csv\" only; leave it out";
+        return Err(Problem::value("run.data.quotes", quotes, advice));
+    }
     if data.world.is_some() && data.kind != DataKind::Synthetic {
         let advice = "it has a meaning for kind = \"synthetic\" only; leave it out";
         return Err(Problem::value("run.data.world", "given", advice));
@@ -96,7 +103,9 @@ fn source(data: &RawData) -> Result<SourceSpec, Problem> {
             SourceSpec::Synthetic(world)
         }
         DataKind::Criteo => SourceSpec::CriteoTsv,
-        DataKind::Csv => SourceSpec::Csv { delimiter: data.delimiter.unwrap_or(',') },
+        DataKind::Csv => {
+            SourceSpec::Csv { delimiter: data.delimiter.unwrap_or(','), quotes: data.quotes.unwrap_or(true) }
+        }
         DataKind::Parquet => SourceSpec::Parquet,
     })
 }
@@ -268,6 +277,7 @@ fn sparse(data: &RawData, brought: &Columns, is_own: bool) -> Result<Sparse, Pro
 /// A feature of a world may change its table and its pooling only.
 fn check_world_column(index: usize, raw: &RawSparseColumn) -> Result<(), Problem> {
     let set = [
+        ("keep", raw.keep.is_some()),
         ("map", raw.map.is_some()),
         ("rows", raw.rows.is_some()),
         ("list", raw.list.is_some()),
@@ -296,14 +306,17 @@ fn sparse_column(kind: DataKind, index: usize, raw: &RawSparseColumn) -> Result<
     if is_list && kind == DataKind::Criteo {
         return Err(Problem::value(&path("list"), "true", "a Criteo cell holds one id; leave it out"));
     }
-    if let Some(separator) = raw.separator.filter(|_| !is_list || kind != DataKind::Csv) {
-        let advice = "it has a meaning for kind = \"csv\" with list = true only; leave it out";
+    if let Some(separator) = raw.separator.filter(|_| !is_list) {
+        let advice = "it has a meaning with list = true only; leave it out";
         return Err(Problem::value(&path("separator"), format!("\"{separator}\""), advice));
     }
     let bag_max = raw.bag_max.unwrap_or(if is_list { BAG_MAX_OF_LISTS } else { 1 });
     between(&path("bag_max"), bag_max, 1, BAG_MAX_LIMIT)?;
     if bag_max > 1 && !is_list {
         return Err(Problem::value(&path("bag_max"), bag_max, "a cell holds one id unless list = true"));
+    }
+    if raw.keep.is_some() && !is_list {
+        return Err(Problem::value(&path("keep"), "given", "a cell holds one id unless list = true"));
     }
     match (&raw.weights, raw.pooling) {
         (Some(column), Pooling::Sum | Pooling::Mean) => {
@@ -335,6 +348,7 @@ fn sparse_column(kind: DataKind, index: usize, raw: &RawSparseColumn) -> Result<
             BagShape::One
         },
         bag_max,
+        keep: raw.keep.unwrap_or(Keep::First),
         map,
         row_count: 0, // `tables` says.
         weights: raw.weights.clone(),
@@ -365,6 +379,47 @@ fn check_map(path: &str, map: &IdMap) -> Result<(), Problem> {
     }
 }
 
+/// Refuses keys about text where there is none of the user's own.
+fn check_text(data: &RawData, is_own: bool) -> Result<(), Problem> {
+    if let Some(words) = data.missing_values.as_ref() {
+        if !is_own {
+            let advice = "it has a meaning for kind = \"csv\" and \"parquet\" only; leave it out";
+            return Err(Problem::value("run.data.missing_values", format!("{words:?}"), advice));
+        }
+        if let Some(index) = words.iter().position(|word| word.trim_ascii() != word || word.is_empty()) {
+            let path = format!("run.data.missing_values[{index}]");
+            let advice = "write the word without blanks around it; an empty cell is missing anyway";
+            return Err(Problem::value(&path, format!("{:?}", words[index]), advice));
+        }
+    }
+    if data.time_unit.is_some() && (data.time.is_none() || !is_own) {
+        let advice = "it says what run.data.time counts; leave it out, or name the column";
+        return Err(Problem::value("run.data.time_unit", "given", advice));
+    }
+    Ok(())
+}
+
+/// Refuses optional columns that the job does not read, or whose values must be there.
+fn check_optional(data: &RawData, columns: &Columns, is_own: bool) -> Result<(), Problem> {
+    let Some(names) = data.optional.as_ref() else { return Ok(()) };
+    let known = columns.names();
+    for (index, name) in names.iter().enumerate() {
+        let (path, shown) = (format!("run.data.optional[{index}]"), format!("{name:?}"));
+        let needed = [("time", &columns.time), ("sample_weight", &columns.sample_weight)];
+        let advice = if !is_own {
+            "it has a meaning for kind = \"csv\" and \"parquet\" only; leave it out".to_owned()
+        } else if let Some((role, _)) = needed.iter().find(|(_, column)| column.as_ref() == Some(name)) {
+            format!("it is run.data.{role}, which every row must have")
+        } else if !known.contains(&&**name) {
+            format!("the job reads no such column; {}", suggest(name, known.iter().copied()))
+        } else {
+            continue;
+        };
+        return Err(Problem::value(&path, shown, advice));
+    }
+    Ok(())
+}
+
 fn check_split(data: &RawData, columns: &Columns) -> Result<(), Problem> {
     if data.kind == DataKind::Synthetic && data.split != SplitSpec::ByFile {
         let advice = "a world has its own split (train_samples, valid_samples, test_samples); leave it out";
@@ -378,7 +433,19 @@ fn check_split(data: &RawData, columns: &Columns) -> Result<(), Problem> {
                 let advice = "it needs a time column; set run.data.time";
                 return Err(Problem::value("run.data.split.kind", "\"by_time\"", advice));
             }
-            at_least("run.data.split.test_from", *test_from, *valid_from)
+            let count = |key: &str, moment: Moment| {
+                moment.count(columns.time_unit).ok_or_else(|| {
+                    let advice = "a date needs run.data.time_unit, which says what the time column counts, such as \
+                                  time_unit = \"seconds\"";
+                    Problem::value(&format!("run.data.split.{key}"), format!("\"{moment}\""), advice)
+                })
+            };
+            let (valid, test) = (count("valid_from", *valid_from)?, count("test_from", *test_from)?);
+            if test < valid {
+                let advice = format!("it must not be before valid_from, {valid_from}");
+                return Err(Problem::value("run.data.split.test_from", test_from, advice));
+            }
+            Ok(())
         }
         SplitSpec::ByHash { column, valid, test } => {
             if data.kind == DataKind::Criteo {

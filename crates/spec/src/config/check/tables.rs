@@ -102,7 +102,7 @@ fn table(
     let features: Vec<usize> =
         (0..of_feature.len()).filter(|&feature| of_feature[feature] == place).collect();
     let row_count = row_count(run, columns, &features, name)?;
-    let dim = dim(run, declared, name)?;
+    let dim = dim(run, declared, name, columns.tasks.len())?;
     let format: RowFormat = declared.and_then(|table| table.format).unwrap_or(run.tables.format);
     let is_linear = run.model.network == NetworkSpec::LogisticRegression;
     let init = declared.and_then(|table| table.init).or(run.tables.init).unwrap_or(if is_linear {
@@ -190,20 +190,20 @@ fn dim_path(run: &RawRun, name: &str) -> String {
     }
 }
 
-fn dim(run: &RawRun, declared: Option<&RawTable>, name: &str) -> Result<usize, Problem> {
+fn dim(run: &RawRun, declared: Option<&RawTable>, name: &str, tasks: usize) -> Result<usize, Problem> {
     let said = declared.and_then(|table| table.dim).or(run.tables.dim);
     let path = dim_path(run, name);
     match run.model.network {
-        NetworkSpec::LogisticRegression => match said.unwrap_or(1) {
-            1 => Ok(1),
-            dim => Err(Problem::value(
-                &path,
-                dim,
-                "\"logistic_regression\" has one weight per row; leave it out",
-            )),
+        NetworkSpec::LogisticRegression => match said {
+            Some(dim) if dim != tasks => {
+                let advice = "\"logistic_regression\" has one weight per row for each task; leave it out";
+                Err(Problem::value(&path, dim, advice))
+            }
+            _ => Ok(tasks),
         },
         NetworkSpec::FactorizationMachine => {
-            let dim = said.unwrap_or(DIM);
+            // One block for each task: a weight and at least one factor.
+            let dim = said.unwrap_or(tasks * (DIM / tasks).max(2));
             between(&path, dim, 2, DIM_MAX).map(|()| dim)
         }
         _ => {

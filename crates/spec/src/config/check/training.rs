@@ -105,7 +105,8 @@ pub(super) fn distil(distil: &Distil, model: &ModelSpec) -> Result<(), Problem> 
 
 fn learning_rate(section: &str, base: f32, schedule: Schedule) -> Result<LearningRate, Problem> {
     if !(base > 0.0 && base <= HUGE) {
-        let advice = "it must be above 0; 0.01 to 0.1 is a usual start";
+        let bound = if base > HUGE { "at most 1000000" } else { "above 0" };
+        let advice = format!("it must be {bound}; 0.01 to 0.1 is a usual start");
         return Err(Problem::value(&format!("{section}.learning_rate"), base, advice));
     }
     let path = |key: &str| format!("{section}.schedule.{key}");

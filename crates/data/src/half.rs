@@ -1,19 +1,23 @@
 //! IEEE half precision, to and from `f32`: a few lines, so that this room needs no other for them.
 
+/// The smallest half above zero, 2^-24, and the smallest normal one, 2^-14.
+const SMALLEST: f32 = 1.0 / (1 << 24) as f32;
+const SMALLEST_NORMAL: f32 = 1.0 / (1 << 14) as f32;
+
 /// The value of a half.
-pub(super) fn to_f32(bits: u16) -> f32 {
+pub(crate) fn to_f32(bits: u16) -> f32 {
     let (sign, exponent, fraction) =
         (u32::from(bits >> 15) << 31, bits >> 10 & 0x1f, u32::from(bits & 0x3ff));
     match exponent {
         // Zeros and denormals: the fraction counts 2^-24.
-        0 => f32::from_bits(sign | (fraction as f32 * 2f32.powi(-24)).to_bits()),
+        0 => f32::from_bits(sign | (fraction as f32 * SMALLEST).to_bits()),
         31 => f32::from_bits(sign | 0x7f80_0000 | fraction << 13),
         _ => f32::from_bits(sign | (u32::from(exponent) + 112) << 23 | fraction << 13),
     }
 }
 
 /// The half nearest to a value, the even one of two; beyond 65504, the largest.
-pub(super) fn from_f32(value: f32) -> u16 {
+pub(crate) fn from_f32(value: f32) -> u16 {
     let (bits, sign) = (value.to_bits(), (value.to_bits() >> 16 & 0x8000) as u16);
     if value.is_nan() {
         return sign | 0x7e00;
@@ -22,8 +26,8 @@ pub(super) fn from_f32(value: f32) -> u16 {
     if size >= 65504.0 {
         return sign | 0x7bff;
     }
-    if size < 2f32.powi(-14) {
-        return sign | round_to_even(size * 2f32.powi(24));
+    if size < SMALLEST_NORMAL {
+        return sign | round_to_even(size * (1 << 24) as f32);
     }
     let kept = (bits & 0x7fff_ffff) - (112 << 23);
     let (half, rest) = (kept >> 13, kept & 0x1fff);

@@ -4,14 +4,16 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use campanile_stream::log::disk::Faults;
+
 /// What is on the disk for certain, and when trouble comes.
 #[derive(Debug)]
-pub(crate) struct Simulated {
+pub struct Simulated {
     home: PathBuf,
     state: Mutex<State>,
 }
@@ -26,13 +28,15 @@ struct State {
     bytes: BTreeMap<u64, Vec<u8>>,
     /// Files whose numbers must not be given to others.
     held: BTreeMap<u64, File>,
+    /// By file number: from which byte on a sync that failed has lost what was written.
+    dropped: BTreeMap<u64, u64>,
     /// By directory: the names that were synced, and which file each is.
     names: BTreeMap<PathBuf, BTreeMap<PathBuf, u64>>,
 }
 
 /// What happens at the chosen operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// It fails, and every one after it: the process dies, or the disk is full.
     All,
     /// It alone fails.
@@ -40,65 +44,54 @@ pub(crate) enum Fault {
 }
 
 impl Simulated {
-    /// A disk that holds what `home` holds now; the fault comes `after` so many operations.
-    pub fn new(home: &Path, seed: u64, after: u64, fault: Fault) -> Simulated {
+    /// A disk that holds what `home` holds now, all of it for certain; nothing fails yet.
+    pub fn new(home: &Path, seed: u64) -> Simulated {
         let state = State {
             random: seed,
-            left: after,
-            fault,
+            left: u64::MAX,
+            fault: Fault::All,
             bytes: BTreeMap::new(),
             held: BTreeMap::new(),
+            dropped: BTreeMap::new(),
             names: BTreeMap::new(),
         };
         let disk = Simulated { home: home.to_owned(), state: Mutex::new(state) };
-        for directory in directories(home) {
-            for path in files(&directory) {
-                disk.synced(&File::open(path).unwrap());
-            }
-            disk.synced_dir(&directory);
-        }
+        disk.all_is_synced();
         disk
+    }
+
+    fn all_is_synced(&self) {
+        for directory in directories(&self.home) {
+            for path in files(&directory) {
+                self.synced(&File::open(path).unwrap());
+            }
+            self.synced_dir(&directory);
+        }
+    }
+
+    /// The fault comes after so many operations from now on. What a process that was killed had not synced is still not synced.
+    pub fn fail_after(&self, operations: u64, fault: Fault) {
+        let mut state = self.state();
+        (state.left, state.fault) = (operations, fault);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an operation; fails when it is time.
-    pub fn count(&self) -> io::Result<()> {
-        let mut state = self.state();
-        if state.left > 0 {
-            state.left -= 1;
-            return Ok(());
-        }
-        if state.fault == Fault::One {
-            state.left = u64::MAX;
-        }
-        Err(io::ErrorKind::StorageFull.into())
-    }
-
-    /// How many bytes of a write get through, if this is the one that fails.
-    pub fn torn(&self, bytes: usize) -> Option<usize> {
-        let fails = self.state().left == 0;
-        fails.then(|| {
-            let _ = self.count();
-            self.state().draw(bytes as u64 + 1) as usize
-        })
-    }
-
-    /// A file was synced.
-    pub fn synced(&self, file: &File) {
-        use std::os::unix::fs::FileExt;
+    fn synced(&self, file: &File) {
         let meta = file.metadata().unwrap();
         let mut bytes = vec![0; meta.len() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();
         let mut state = self.state();
+        if let Some(&from) = state.dropped.get(&meta.ino()) {
+            bytes[from as usize..].fill(0);
+        }
         state.bytes.insert(meta.ino(), bytes);
         state.held.entry(meta.ino()).or_insert_with(|| file.try_clone().unwrap());
     }
 
-    /// A directory was synced.
-    pub fn synced_dir(&self, directory: &Path) {
+    fn synced_dir(&self, directory: &Path) {
         let names = files(directory).into_iter().chain(children(directory));
         let names = names.map(|path| (path.clone(), fs::metadata(path).unwrap().ino())).collect();
         self.state().names.insert(directory.to_owned(), names);
@@ -143,10 +136,66 @@ impl Simulated {
         for (path, bytes) in kept {
             fs::write(path, bytes).unwrap();
         }
+        (state.bytes, state.held, state.dropped, state.names) = Default::default();
+        drop(state);
+        // What is read when the power is back was on disk.
+        self.all_is_synced();
+    }
+}
+
+impl Faults for Simulated {
+    fn operation(&self) -> io::Result<()> {
+        self.state().count()
+    }
+
+    fn torn(&self, file: &File, offset: u64, bytes: usize) -> Option<usize> {
+        let number = file.metadata().unwrap().ino();
+        let mut state = self.state();
+        if state.left == 0 {
+            let _ = state.count();
+            return Some(state.draw(bytes as u64 + 1) as usize);
+        }
+        // Written again from where it was lost, it can be synced again.
+        if state.dropped.get(&number).is_some_and(|from| offset <= *from) {
+            state.dropped.remove(&number);
+        }
+        None
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        let counted = self.state().count();
+        if counted.is_err() {
+            // What was not on disk before now counts as written, and is not.
+            let number = file.metadata().unwrap().ino();
+            let mut state = self.state();
+            let from = state.bytes.get(&number).map_or(0, Vec::len) as u64;
+            state.dropped.entry(number).or_insert(from);
+            return counted;
+        }
+        self.synced(file);
+        Ok(())
+    }
+
+    fn sync_dir(&self, directory: &Path) -> io::Result<()> {
+        self.state().count()?;
+        self.synced_dir(directory);
+        Ok(())
     }
 }
 
 impl State {
+    /// Counts an operation; fails when it is time.
+    fn count(&mut self) -> io::Result<()> {
+        if self.left > 0 {
+            self.left -= 1;
+            return Ok(());
+        }
+        if self.fault == Fault::One {
+            self.left = u64::MAX;
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
     /// A number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
